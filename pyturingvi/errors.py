@@ -1,0 +1,38 @@
+"""Errors a user meets: each says which input is wrong, what is wrong with it and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PyTuringVIError(Exception):
+    """Base class of every error that pyturingvi raises on purpose."""
+
+
+class InputError(PyTuringVIError, ValueError):
+    """An argument has a wrong shape, value or type; nothing was computed."""
+
+
+class DataError(PyTuringVIError):
+    """A data set is missing, unreadable or not what the loader expects."""
+
+
+class EngineError(PyTuringVIError, RuntimeError):
+    """An engine or device is not available, or it cannot do what was asked."""
+
+
+class MemoryLimitError(PyTuringVIError, MemoryError):
+    """The fit would need more memory than there is; nothing was allocated."""
+
+
+class OutputError(PyTuringVIError, OSError):
+    """A path for a result or a checkpoint cannot be written or read."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
+    """Build the error for a name that is not one of `known`, offering the nearest known one."""
+    options = list(known)
+    near = difflib.get_close_matches(str(name), options, n=1, cutoff=0.4)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return InputError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(options)}.")
