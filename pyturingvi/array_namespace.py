@@ -60,6 +60,6 @@ def to_numpy(array: Array) -> np.ndarray:
     """Copy to the host where `array` is on a GPU; a NumPy array passes through."""
     if isinstance(array, np.ndarray):
         return array
-    if hasattr(array, "get"):
+    if hasattr(array, "__cuda_array_interface__"):
         return np.asarray(array.get())
     return np.asarray(array)

@@ -23,7 +23,17 @@ class Model(ABC):
     """
 
     name: ClassVar[str] = "model"
+    thread_safe: ClassVar[bool] = True  # may an engine call it on several batches at once?
     layout: Layout
+
+    @property
+    def label(self) -> str:
+        """What outputs call this model: the problem's name where it is one, and "simulated" where data are."""
+        return str(self.__dict__.get("_label", self.name))
+
+    @label.setter
+    def label(self, value: str) -> None:
+        self.__dict__["_label"] = value
 
     # ---- public interface ---------------------------------------------------------------------------------
     @property

@@ -1,0 +1,59 @@
+"""pyturingvi: structured black-box variational inference for hierarchical Bayesian models."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyturingvi import data, errors, models
+    from pyturingvi.errors import PyTuringVIError
+    from pyturingvi.families import FullRank, MeanField, Structured
+    from pyturingvi.fitting import fit
+    from pyturingvi.layout import Layout
+    from pyturingvi.optimize.averaging import PolynomialAveraging
+    from pyturingvi.optimize.rules import SGD, Adam, ProjectedSGD, ProximalSGD
+    from pyturingvi.optimize.schedules import step_decay
+    from pyturingvi.problems import list_problems, load_problem
+    from pyturingvi.result import Fit, load_fit
+
+# Loaded on first use, so that importing the package imports no heavy library.
+_WHERE = {
+    "Adam": "optimize.rules",
+    "Fit": "result",
+    "FullRank": "families",
+    "Layout": "layout",
+    "MeanField": "families",
+    "PolynomialAveraging": "optimize.averaging",
+    "ProjectedSGD": "optimize.rules",
+    "ProximalSGD": "optimize.rules",
+    "PyTuringVIError": "errors",
+    "SGD": "optimize.rules",
+    "Structured": "families",
+    "fit": "fitting",
+    "list_problems": "problems",
+    "load_fit": "result",
+    "load_problem": "problems",
+    "step_decay": "optimize.schedules",
+}
+_MODULES = ("data", "errors", "models")
+
+__all__ = [*_WHERE, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("pyturingvi")
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

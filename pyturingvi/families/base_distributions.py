@@ -1,0 +1,164 @@
+"""Standardized base distributions: mean 0, variance 1, third moment 0, finite kurtosis (paper, section 2.2)."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyturingvi.array_namespace import Array, namespace_of
+from pyturingvi.errors import InputError, unknown_name
+
+BaseSpec = str | tuple[str, float]  # "gaussian", "laplace", ("student_t", nu)
+
+
+class BaseDistribution(ABC):
+    """One coordinate of the noise vector u; coordinates are independent and identically distributed."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def kurtosis(self) -> float:
+        """Fourth moment E u^4."""
+
+    @property
+    @abstractmethod
+    def entropy(self) -> float:
+        """Differential entropy of one coordinate, in nats."""
+
+    @property
+    def spec(self) -> BaseSpec:
+        """The words a user writes for it."""
+        return self.name
+
+    @abstractmethod
+    def fill(self, generator: Any, out: Array) -> None:
+        """Overwrite `out` with draws of a numpy or cupy random Generator."""
+
+    @abstractmethod
+    def log_density(self, u: Array) -> Array:
+        """Log density of each coordinate."""
+
+
+@dataclass(frozen=True)
+class Gaussian(BaseDistribution):
+    """Standard normal, kurtosis 3."""
+
+    name: ClassVar[str] = "gaussian"
+
+    @property
+    def kurtosis(self) -> float:
+        return 3.0
+
+    @property
+    def entropy(self) -> float:
+        return 0.5 * (math.log(2 * math.pi) + 1)
+
+    def fill(self, generator: Any, out: Array) -> None:
+        generator.standard_normal(out=out, dtype=out.dtype)
+
+    def log_density(self, u: Array) -> Array:
+        return -0.5 * (u * u) - 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Laplace(BaseDistribution):
+    """Laplace with scale 1/sqrt(2), hence variance 1; kurtosis 6."""
+
+    name: ClassVar[str] = "laplace"
+
+    @property
+    def kurtosis(self) -> float:
+        return 6.0
+
+    @property
+    def entropy(self) -> float:
+        return 1 + 0.5 * math.log(2)
+
+    def fill(self, generator: Any, out: Array) -> None:
+        # A difference of two unit exponentials is Laplace with scale 1; CuPy's Generator has no laplace.
+        generator.standard_exponential(out=out, dtype=out.dtype)
+        out -= generator.standard_exponential(size=out.shape, dtype=out.dtype)
+        out *= math.sqrt(0.5)
+
+    def log_density(self, u: Array) -> Array:
+        return -math.sqrt(2) * abs(u) - 0.5 * math.log(2)
+
+
+@dataclass(frozen=True)
+class StudentT(BaseDistribution):
+    """Student-t with nu > 4 degrees of freedom, scaled to variance 1; kurtosis 3 + 6/(nu - 4)."""
+
+    nu: float
+    name: ClassVar[str] = "student_t"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.nu) and self.nu > 4):
+            raise InputError(
+                f"base=('student_t', nu): nu must be a finite number above 4, so that the kurtosis is finite; "
+                f"got {self.nu!r}."
+            )
+
+    @property
+    def spec(self) -> BaseSpec:
+        return (self.name, self.nu)
+
+    @property
+    def _scale(self) -> float:
+        return math.sqrt((self.nu - 2) / self.nu)
+
+    @property
+    def kurtosis(self) -> float:
+        return 3 + 6 / (self.nu - 4)
+
+    @property
+    def entropy(self) -> float:
+        from scipy.special import betaln, digamma
+
+        nu = self.nu
+        half = (nu + 1) / 2 * (digamma((nu + 1) / 2) - digamma(nu / 2))
+        return float(half + 0.5 * math.log(nu) + betaln(nu / 2, 0.5) + math.log(self._scale))
+
+    def fill(self, generator: Any, out: Array) -> None:
+        # Normal over a scaled chi, with chi^2_nu = 2 Gamma(nu/2): both engines' generators have these two.
+        xp = namespace_of(out)
+        generator.standard_normal(out=out, dtype=out.dtype)
+        chi2 = generator.standard_gamma(self.nu / 2, size=out.shape, dtype=out.dtype)
+        chi2 *= 2 / self.nu
+        out /= xp.sqrt(chi2)
+        out *= self._scale
+
+    def log_density(self, u: Array) -> Array:
+        from scipy.special import betaln
+
+        xp = namespace_of(u)
+        nu = self.nu
+        constant = -(betaln(nu / 2, 0.5) + 0.5 * math.log(nu) + math.log(self._scale))
+        return float(constant) - (nu + 1) / 2 * xp.log1p((u / self._scale) ** 2 / nu)
+
+
+def base_distribution(spec: BaseSpec | BaseDistribution) -> BaseDistribution:
+    """Read the `base=` argument of a family.
+
+    Raises
+    ------
+    InputError
+        For an unknown name or nu <= 4.
+    """
+    if isinstance(spec, BaseDistribution):
+        return spec
+    if spec == "gaussian":
+        return Gaussian()
+    if spec == "laplace":
+        return Laplace()
+    if isinstance(spec, tuple | list) and len(spec) == 2 and spec[0] == "student_t":
+        try:
+            nu = float(spec[1])
+        except (TypeError, ValueError):
+            raise InputError(f"base=('student_t', nu): nu must be a number, got {spec[1]!r}.") from None
+        return StudentT(nu)
+    if spec == "student_t":
+        raise InputError("base='student_t' needs its degrees of freedom: base=('student_t', 10).")
+    raise unknown_name("base distribution", spec, ["gaussian", "laplace", "('student_t', nu)"])

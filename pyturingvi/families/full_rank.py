@@ -1,0 +1,135 @@
+"""Full-rank: a dense lower-triangular scale, stored as one packed triangle (paper, section 2.3).
+
+CSC order of a lower triangle is its columns one after the other, so the flat vector is the packed triangle itself
+and the optimizer keeps one triangle's worth of state. Products unpack a panel of columns at a time into a buffer
+that stays in cache: no d x d array exists on the CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array
+from pyturingvi.families.base import BoundFamily, Family
+from pyturingvi.layout import Layout
+
+_PANEL_BYTES = 1 << 20
+
+
+def triangle_size(n: int) -> int:
+    """Entries of a lower triangle of order n."""
+    return n * (n + 1) // 2
+
+
+def column_starts(n: int) -> np.ndarray:
+    """Where each column of a packed lower triangle begins, and its end: (n+1,)."""
+    j = np.arange(n + 1, dtype=np.int64)
+    return j * n - j * (j - 1) // 2
+
+
+def triangle_pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of a packed lower triangle of order n, column by column."""
+    columns = np.repeat(np.arange(n), np.arange(n, 0, -1))
+    rows = np.arange(triangle_size(n)) - column_starts(n)[columns] + columns
+    return rows, columns
+
+
+@dataclass(frozen=True)
+class FullRank(Family):
+    """All correlations: C is lower triangular, p = d + d(d+1)/2.
+
+    Parameters
+    ----------
+    base : "gaussian", "laplace" or ("student_t", nu)
+    """
+
+    name: ClassVar[str] = "full-rank"
+
+    def n_params(self, layout: Layout) -> int:
+        return layout.dim + triangle_size(layout.dim)
+
+    def pattern(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+        rows, _ = triangle_pattern(layout.dim)
+        return column_starts(layout.dim), rows
+
+    def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
+        return _BoundFullRank(self, layout, dtype, xp)
+
+
+class _BoundFullRank(BoundFamily):
+    def __init__(self, family: Family, layout: Layout, dtype: Any, xp: ModuleType) -> None:
+        super().__init__(family, layout, dtype, xp)
+        d = layout.dim
+        starts = column_starts(d)
+        self._starts = (d + starts).tolist()
+        self.diagonal = xp.asarray(d + starts[:-1])
+        self._width = min(d, max(8, _PANEL_BYTES // (self.dtype.itemsize * d)))
+        self._position: Array | None = (
+            None  # a GPU scatters by index: thousands of slice copies would launch kernels
+        )
+
+    def transform(self, work: Array, noise: Array, out: Array) -> None:
+        d = self.layout.dim
+        if self.xp is not np:
+            self.xp.matmul(noise, self._dense(work).T, out=out)
+            out += work[:d]
+            return
+        out[:] = work[:d]
+        panel = np.empty((self._width, d), dtype=self.dtype)
+        for first in range(0, d, self._width):
+            last = min(first + self._width, d)
+            columns = panel[: last - first, : d - first]
+            self._unpack(work, first, columns)
+            out[:, first:] += noise[:, first:last] @ columns
+
+    def pullback(self, work: Array, noise: Array, points: Array, gradient: Array, out: Array) -> None:
+        d = self.layout.dim
+        gradient.sum(axis=0, out=out[:d])
+        if self.xp is not np:
+            out[d:] = (gradient.T @ noise).ravel()[self._positions()]
+            return
+        starts = self._starts
+        panel = np.empty((self._width, d), dtype=self.dtype)
+        for first in range(0, d, self._width):
+            last = min(first + self._width, d)
+            columns = np.matmul(
+                noise[:, first:last].T, gradient[:, first:], out=_leading(panel, last - first, d - first)
+            )
+            for r in range(last - first):
+                out[starts[first + r] : starts[first + r + 1]] = columns[r, r:]
+
+    def standardize(self, work: Array, points: Array) -> Array:
+        centred = points - work[: self.layout.dim]
+        if self.xp is np:
+            from scipy.linalg import solve_triangular
+        else:
+            from cupyx.scipy.linalg import solve_triangular
+        return solve_triangular(self._dense(work), centred.T, lower=True).T
+
+    def _unpack(self, work: Array, first: int, columns: Array) -> None:
+        """Columns `first...` of C as rows of `columns`, row indices counted from `first`."""
+        starts = self._starts
+        for r in range(columns.shape[0]):
+            columns[r, :r] = 0
+            columns[r, r:] = work[starts[first + r] : starts[first + r + 1]]
+
+    def _positions(self) -> Array:
+        if self._position is None:
+            rows, columns = triangle_pattern(self.layout.dim)
+            self._position = self.xp.asarray(rows * self.layout.dim + columns)
+        return self._position
+
+    def _dense(self, work: Array) -> Array:
+        d = self.layout.dim
+        dense = self.xp.zeros(d * d, dtype=self.dtype)
+        dense[self._positions()] = work[d:]
+        return dense.reshape(d, d)
+
+
+def _leading(buffer: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """A C-contiguous (rows, columns) view of the buffer's beginning."""
+    return buffer.ravel()[: rows * columns].reshape(rows, columns)

@@ -1,0 +1,55 @@
+"""Mean-field: a diagonal scale (paper, section 2.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array
+from pyturingvi.families.base import BoundFamily, Family
+from pyturingvi.layout import Layout
+
+
+@dataclass(frozen=True)
+class MeanField(Family):
+    """Independent coordinates: C is diagonal, p = 2d.
+
+    Parameters
+    ----------
+    base : "gaussian", "laplace" or ("student_t", nu)
+    """
+
+    name: ClassVar[str] = "mean-field"
+
+    def n_params(self, layout: Layout) -> int:
+        return 2 * layout.dim
+
+    def pattern(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+        return np.arange(layout.dim + 1), np.arange(layout.dim)
+
+    def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
+        return _BoundMeanField(self, layout, dtype, xp)
+
+
+class _BoundMeanField(BoundFamily):
+    def __init__(self, family: Family, layout: Layout, dtype: Any, xp: ModuleType) -> None:
+        super().__init__(family, layout, dtype, xp)
+        self.diagonal = slice(layout.dim, 2 * layout.dim)
+
+    def transform(self, work: Array, noise: Array, out: Array) -> None:
+        d = self.layout.dim
+        self.xp.multiply(noise, work[d:], out=out)
+        out += work[:d]
+
+    def pullback(self, work: Array, noise: Array, points: Array, gradient: Array, out: Array) -> None:
+        d = self.layout.dim
+        gradient.sum(axis=0, out=out[:d])
+        gradient *= noise
+        gradient.sum(axis=0, out=out[d:])
+
+    def standardize(self, work: Array, points: Array) -> Array:
+        d = self.layout.dim
+        return (points - work[:d]) / work[d:]

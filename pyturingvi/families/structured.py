@@ -1,0 +1,218 @@
+"""Structured: a bordered block-diagonal scale, stored and multiplied as blocks (paper, section 3.3).
+
+The working vector is `[m, C_zz, border, blocks]`: `C_zz` a packed lower triangle, `border` a (d_z, N d_y) matrix
+whose row j is column j of C below `C_zz` (its CSC order), and `blocks` the N packed lower triangles `C_{n,n}`. In
+the non-standardized form `border` holds `A_n` instead, and multiplies z itself rather than its noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array
+from pyturingvi.families.base import BoundFamily, Family
+from pyturingvi.families.full_rank import column_starts, triangle_pattern, triangle_size
+from pyturingvi.layout import Layout
+
+
+@dataclass(frozen=True)
+class Structured(Family):
+    """Global-local structure: C_zz and each C_{n,n} lower triangular, C_{n,z} dense, all else zero.
+
+    p = d + d_z(d_z+1)/2 + N(d_y d_z + d_y(d_y+1)/2).
+
+    Parameters
+    ----------
+    base : "gaussian", "laplace" or ("student_t", nu)
+    standardized : bool
+        True: `y_n = m_n + C_{n,z} u_z + C_{n,n} u_n`. False: `y_n = m_n + A_n z + C_{n,n} u_n`, the
+        parameterization whose energy need not be convex (paper, section 3.3); location and scale are then
+        those of the implied distribution.
+    """
+
+    standardized: bool = True
+    name: ClassVar[str] = "structured"
+
+    def n_params(self, layout: Layout) -> int:
+        per_block = layout.local_dim * layout.n_global + triangle_size(layout.local_dim)
+        return layout.dim + triangle_size(layout.n_global) + layout.n_local * per_block
+
+    def pattern(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+        d, d_z, d_y = layout.dim, layout.n_global, layout.local_dim
+        lengths = np.concatenate(
+            [np.arange(d, d - d_z, -1), np.tile(np.arange(d_y, 0, -1), layout.n_local)]
+        ).astype(np.int64)
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        columns = np.repeat(np.arange(d), lengths)
+        # in every column the rows run on from the diagonal without a gap
+        rows = np.arange(indptr[-1]) - indptr[columns] + columns
+        return indptr, rows
+
+    def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
+        return _BoundStructured(self, layout, dtype, xp)
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "standardized": self.standardized}
+
+
+class _BoundStructured(BoundFamily):
+    def __init__(self, family: Structured, layout: Layout, dtype: Any, xp: ModuleType) -> None:
+        super().__init__(family, layout, dtype, xp)
+        self.standardized = family.standardized
+        d, d_z, d_y, n = layout.dim, layout.n_global, layout.local_dim, layout.n_local
+        self._zz = slice(d, d + triangle_size(d_z))
+        self._border = slice(self._zz.stop, self._zz.stop + d_z * n * d_y)
+        self._blocks = slice(self._border.stop, self._border.stop + n * triangle_size(d_y))
+        rows, columns = triangle_pattern(d_z)
+        self._zz_position = xp.asarray(rows * d_z + columns)
+        self._block_starts = column_starts(d_y).tolist()
+        block_diagonal = np.arange(n)[:, None] * triangle_size(d_y) + column_starts(d_y)[:-1]
+        self.diagonal = xp.asarray(
+            np.concatenate(
+                [self._zz.start + column_starts(d_z)[:-1], self._blocks.start + block_diagonal.ravel()]
+            )
+        )
+
+    # ---- points and gradients -----------------------------------------------------------------------------
+    def transform(self, work: Array, noise: Array, out: Array) -> None:
+        xp, d, d_z = self.xp, self.layout.dim, self.layout.n_global
+        z = out[:, :d_z]
+        z[...] = noise[:, :d_z] @ self._dense_zz(work).T
+        z += work[:d_z]
+        if not self.layout.n_local:
+            return
+        y = out[:, d_z:]
+        head = noise[:, :d_z] if self.standardized else z
+        xp.matmul(head, self._border_of(work), out=y)
+        y += work[d_z:d]
+        y += self._times_blocks(work, noise[:, d_z:])
+
+    def pullback(self, work: Array, noise: Array, points: Array, gradient: Array, out: Array) -> None:
+        d, d_z, d_y = self.layout.dim, self.layout.n_global, self.layout.local_dim
+        g_z, g_y = gradient[:, :d_z], gradient[:, d_z:]
+        if self.layout.n_local:
+            head = noise[:, :d_z] if self.standardized else points[:, :d_z]
+            self.xp.matmul(head.T, g_y, out=self._border_of(out))
+            if not self.standardized:
+                g_z += g_y @ self._border_of(work).T
+            gradient[:, d_z:].sum(axis=0, out=out[d_z:d])
+            if d_y == 1:
+                # the one place where `gradient` is overwritten: y's noise product needs no temporary
+                g_y *= noise[:, d_z:]
+                g_y.sum(axis=0, out=out[self._blocks])
+            else:
+                outer = self._columns(g_y) @ self._columns(noise[:, d_z:]).transpose(0, 2, 1)
+                self._pack_blocks(outer, out)
+        g_z.sum(axis=0, out=out[:d_z])
+        out[self._zz] = (g_z.T @ noise[:, :d_z]).ravel()[self._zz_position]
+
+    def standardize(self, work: Array, points: Array) -> Array:
+        xp, d, d_z, d_y = self.xp, self.layout.dim, self.layout.n_global, self.layout.local_dim
+        u = points - work[:d]
+        u[:, :d_z] = xp.linalg.solve(self._dense_zz(work), u[:, :d_z].T).T
+        if not self.layout.n_local:
+            return u
+        y = u[:, d_z:]
+        y -= (u if self.standardized else points)[:, :d_z] @ self._border_of(work)
+        if d_y == 1:
+            y /= work[self._blocks]
+        else:
+            solved = xp.linalg.solve(self._dense_blocks(work), self._columns(y))
+            y[...] = solved.transpose(2, 0, 1).reshape(y.shape)
+        return u
+
+    # ---- parameters ---------------------------------------------------------------------------------------
+    def to_flat(self, work: Array) -> Array:
+        return self._reorder(work, self.xp.empty_like(work), to_flat=True)
+
+    def from_flat(self, flat: Array) -> Array:
+        flat = self.xp.asarray(flat, dtype=self.dtype)
+        return self._reorder(flat, self.xp.empty_like(flat), to_flat=False)
+
+    def location(self, flat: np.ndarray) -> np.ndarray:
+        mean = super().location(flat)
+        if not self.standardized and self.layout.n_local:
+            d_z = self.layout.n_global
+            mean[d_z:] += mean[:d_z] @ self._border_of(self._numpy().from_flat(flat))
+        return mean
+
+    def scale_nonzeros(self, flat: np.ndarray) -> np.ndarray:
+        return self._border_product(flat, inverse=False)[self.layout.dim :]
+
+    def flat_from_location_scale(self, location: np.ndarray, scale: Any) -> np.ndarray:
+        flat = super().flat_from_location_scale(location, scale)
+        if self.standardized:
+            return flat
+        flat = self._border_product(flat, inverse=True)
+        flat[: self.layout.dim] += location - self.location(flat)
+        return flat
+
+    def _border_product(self, flat: np.ndarray, inverse: bool) -> np.ndarray:
+        """Replace the border `A_n` by the implied `A_n C_zz`, or the other way round."""
+        if self.standardized or not self.layout.n_local:
+            return flat
+        bound = self._numpy()
+        work = bound.from_flat(flat)
+        c_zz, border = bound._dense_zz(work), bound._border_of(work)
+        border[...] = np.linalg.solve(c_zz.T, border) if inverse else c_zz.T @ border
+        return np.asarray(bound.to_flat(work))
+
+    def _numpy(self) -> _BoundStructured:
+        assert isinstance(self.family, Structured)
+        return _BoundStructured(self.family, self.layout, np.float64, np)
+
+    # ---- blocks -------------------------------------------------------------------------------------------
+    def _border_of(self, work: Array) -> Array:
+        return work[self._border].reshape(self.layout.n_global, self.layout.n_local_total)
+
+    def _dense_zz(self, work: Array) -> Array:
+        d_z = self.layout.n_global
+        dense = self.xp.zeros(d_z * d_z, dtype=self.dtype)
+        dense[self._zz_position] = work[self._zz]
+        return dense.reshape(d_z, d_z)
+
+    def _dense_blocks(self, work: Array) -> Array:
+        n, d_y, starts = self.layout.n_local, self.layout.local_dim, self._block_starts
+        packed = work[self._blocks].reshape(n, -1)
+        dense = self.xp.zeros((n, d_y, d_y), dtype=self.dtype)
+        for k in range(d_y):
+            dense[:, k:, k] = packed[:, starts[k] : starts[k + 1]]
+        return dense
+
+    def _pack_blocks(self, dense: Array, out: Array) -> None:
+        starts = self._block_starts
+        packed = out[self._blocks].reshape(self.layout.n_local, -1)
+        for k in range(self.layout.local_dim):
+            packed[:, starts[k] : starts[k + 1]] = dense[:, k:, k]
+
+    def _columns(self, y: Array) -> Array:
+        """(M, N d_y) as N matrices (d_y, M)."""
+        return y.reshape(y.shape[0], self.layout.n_local, self.layout.local_dim).transpose(1, 2, 0)
+
+    def _times_blocks(self, work: Array, u_y: Array) -> Array:
+        if self.layout.local_dim == 1:
+            return u_y * work[self._blocks]
+        product = self._dense_blocks(work) @ self._columns(u_y)
+        return product.transpose(2, 0, 1).reshape(u_y.shape)
+
+    def _reorder(self, source: Array, target: Array, to_flat: bool) -> Array:
+        """Copy between working order and CSC order, column by column of C_zz."""
+        d, d_z, k = self.layout.dim, self.layout.n_global, self.layout.n_local_total
+        target[:d] = source[:d]
+        target[self._blocks] = source[self._blocks]
+        flat, zz, border = d, self._zz.start, self._border.start
+        for j in range(d_z):
+            for start, length in ((zz, d_z - j), (border, k)):
+                here, there = slice(start, start + length), slice(flat, flat + length)
+                if to_flat:
+                    target[there] = source[here]
+                else:
+                    target[here] = source[there]
+                flat += length
+            zz += d_z - j
+            border += k
+        return target

@@ -1,0 +1,242 @@
+"""`fit()`: checks everything, picks the engine, runs it and returns a Fit."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.array_namespace import DTYPES, namespace_for
+from pyturingvi.engines.base import FitSpec, digest, model_digest, select_engine
+from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.families import Family, get_family
+from pyturingvi.memory import check_memory, fit_bytes
+from pyturingvi.models.base import Model
+from pyturingvi.monitor import RunMonitor
+from pyturingvi.optimize.averaging import PolynomialAveraging
+from pyturingvi.optimize.rules import Rule, get_rule
+from pyturingvi.paths import check_writable
+from pyturingvi.result import Fit
+
+
+def fit(
+    model: Model,
+    family: str | Family = "structured",
+    optimizer: Rule | None = None,
+    n_iterations: int = 50_000,
+    n_samples: int = 8,
+    elbo_every: int = 100,
+    elbo_samples: int = 1024,
+    init_location: Any = 0.0,
+    init_scale: float = 0.1,
+    seed: int = 0,
+    engine: str = "auto",
+    device: str = "cpu",
+    dtype: str = "float64",
+    progress: bool = True,
+    noise: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    init: Any = None,
+    callback: Callable[[int, float], Any] | None = None,
+    max_memory: float | None = None,
+    averaging: PolynomialAveraging | None = None,
+    n_threads: int | None = None,
+) -> Fit:
+    """Fit a variational family to a model by stochastic maximization of the ELBO.
+
+    The defaults are the paper's protocol for real data (section 4.2): Adam, M = 8 samples a gradient, start at
+    N(0, 0.1^2 I), ELBO from 1,024 samples every 100 updates.
+
+    Parameters
+    ----------
+    model : Model
+        One of `tv.models`, or what `tv.load_problem` gave.
+    family : {"mean-field", "structured", "full-rank"} or Family
+    optimizer : Rule
+        `tv.Adam(1e-3)` (default), `tv.SGD`, `tv.ProximalSGD` or `tv.ProjectedSGD`, with a number or
+        `tv.step_decay(...)` for the stepsize.
+    n_iterations : int
+        Number of updates.
+    n_samples : int
+        Monte Carlo samples M in each gradient.
+    elbo_every, elbo_samples : int
+        The ELBO is estimated from `elbo_samples` draws every `elbo_every` updates, and after the last one.
+    init_location : float or (d,) array
+    init_scale : float
+        Start: location, and `C = init_scale * I`.
+    seed : int
+        The same seed gives the same numbers again on the same engine and device.
+    engine : {"auto", "numpy", "julia"}
+    device : {"cpu", "cuda"}
+    dtype : {"float64", "float32"}
+    progress : bool
+        Show a progress bar with updates per second and the current ELBO.
+    noise : (n_iterations, M, d) array, optional
+        Base draws u to use in place of the generator.
+    checkpoint : path, optional
+        File that keeps the state of the run. If it exists and belongs to this fit, the run goes on from it and
+        ends with the numbers of an uninterrupted one.
+    init : Fit or flat parameter vector, optional
+        Parameters to go on from, instead of `init_location` and `init_scale`. A Fit of a smaller family is
+        embedded in the larger one.
+    callback : callable, optional
+        Called with `(iteration, elbo)` at each ELBO estimate; a true answer ends the run.
+    max_memory : float, optional
+        Bytes that the fit may use; by default what the machine, or its control group, has free.
+    averaging : PolynomialAveraging, optional
+        Return a running average of the parameters instead of the last ones.
+    n_threads : int, optional
+        Threads for large pieces of work; by default the cores this process may use. Results do not depend on it.
+
+    Returns
+    -------
+    Fit
+        Its `status` is "completed", "interrupted" (Ctrl-C or callback) or "diverged" (non-finite gradient; the
+        last finite parameters are kept).
+
+    Raises
+    ------
+    InputError, MemoryLimitError, OutputError, EngineError
+        Before any work, for an argument that cannot be used.
+    """
+    if not isinstance(model, Model):
+        raise InputError(
+            f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}."
+        )
+    chosen = get_family(family)
+    rule = get_rule(_default_optimizer() if optimizer is None else optimizer)
+    n_iterations = _whole("n_iterations", n_iterations, 1)
+    n_samples = _whole("n_samples", n_samples, 1)
+    elbo_every = _whole("elbo_every", elbo_every, 1)
+    elbo_samples = _whole("elbo_samples", elbo_samples, 1)
+    seed = _whole("seed", seed, 0)
+    n_threads = None if n_threads is None else _whole("n_threads", n_threads, 1)
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES)
+    if callback is not None and not callable(callback):
+        raise InputError(f"callback must be a function of (iteration, elbo), got {callback!r}.")
+    if averaging is not None and not isinstance(averaging, PolynomialAveraging):
+        raise InputError(f"averaging must be tv.PolynomialAveraging(...) or None, got {averaging!r}.")
+    runner = select_engine(engine, model, n_threads)
+    namespace_for(device)
+    path = None if checkpoint is None else check_writable(checkpoint, "checkpoint")
+    slots = fit_bytes(
+        chosen, model.layout, np.dtype(dtype).itemsize, rule.n_slots, n_samples, averaging is not None
+    )
+    check_memory(slots, max_memory, device, chosen, model.layout)
+
+    draws = None if noise is None else _check_noise(noise, n_iterations, n_samples, model.dim)
+    initial, described = _initial(model, chosen, init, init_location, init_scale)
+    _check_start(model, chosen, initial)
+    spec = FitSpec(
+        model=model.label,
+        model_digest=model_digest(model),
+        family=chosen.config(),
+        optimizer=rule.config(),
+        n_iterations=n_iterations,
+        n_samples=n_samples,
+        elbo_every=elbo_every,
+        elbo_samples=elbo_samples,
+        init=described,
+        seed=seed,
+        engine=runner.name,
+        device=device,
+        dtype=dtype,
+        noise=None if draws is None else digest(draws),
+        averaging=None if averaging is None else averaging.config(),
+    )
+    monitor = RunMonitor(spec, progress, callback, path)
+    if engine == "auto" and progress:
+        print(f"pyturingvi: using the {runner.name} engine on {device}")
+    outcome = runner.run(model, spec, initial, draws, monitor)
+    return Fit(model, spec, outcome, monitor.rows, monitor.seconds)
+
+
+def _default_optimizer() -> Rule:
+    from pyturingvi.optimize.rules import Adam
+
+    return Adam(1e-3)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        else:
+            raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    if value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return int(value)
+
+
+def _finite_array(name: str, value: Any) -> np.ndarray:
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be real numbers, got {type(value).__name__}.") from None
+    if not np.isfinite(array).all():
+        count = int((~np.isfinite(array)).sum())
+        raise InputError(f"{name} holds {count} NaN or infinite values; all must be finite.")
+    return array
+
+
+def _check_noise(noise: Any, n_iterations: int, n_samples: int, dim: int) -> np.ndarray:
+    draws = _finite_array("noise", noise)
+    if draws.shape != (n_iterations, n_samples, dim):
+        raise InputError(
+            f"noise must have shape (n_iterations, n_samples, d) = {(n_iterations, n_samples, dim)}, "
+            f"got {draws.shape}."
+        )
+    return draws
+
+
+def _initial(
+    model: Model, family: Family, init: Any, init_location: Any, init_scale: Any
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Flat starting parameters and their description for the spec."""
+    bound = family.bind(model.layout)
+    if init is None:
+        location = _finite_array("init_location", init_location)
+        if location.shape not in ((), (model.dim,)):
+            raise InputError(
+                f"init_location must be a number or have shape ({model.dim},), got {location.shape}."
+            )
+        if isinstance(init_scale, bool) or not isinstance(init_scale, int | float | np.floating):
+            raise InputError(f"init_scale must be a number above 0, got {init_scale!r}.")
+        if not (math.isfinite(init_scale) and init_scale > 0):
+            raise InputError(f"init_scale must be a finite number above 0, got {init_scale!r}.")
+        words = float(location) if location.shape == () else digest(location)
+        flat = bound.initial_flat(np.broadcast_to(location, (model.dim,)), float(init_scale))
+        return flat, {"location": words, "scale": float(init_scale)}
+    if isinstance(init, Fit):
+        if init.model.layout != model.layout:
+            raise InputError(f"init: the given fit has {init.model.layout}, this model {model.layout}.")
+        if init.family.config() == family.config():
+            flat = init.params.copy()
+        else:
+            flat = bound.flat_from_location_scale(init.location, init.scale)
+    else:
+        flat = _finite_array("init", init).copy()
+        if flat.shape != (bound.n_params,):
+            raise InputError(
+                f"init must be a Fit or a flat parameter vector of shape ({bound.n_params},) for the "
+                f"{family.name} family, got shape {flat.shape}."
+            )
+    if np.any(bound.from_flat(flat)[bound.diagonal] == 0):
+        raise InputError("init: a diagonal entry of the scale matrix is 0; the entropy is then infinite.")
+    return flat, {"params": digest(flat)}
+
+
+def _check_start(model: Model, family: Family, initial: np.ndarray) -> None:
+    """The density and its gradient must be finite where the run starts."""
+    location = family.bind(model.layout).location(initial)[None, :]
+    with np.errstate(all="ignore"):
+        value, slope = model.log_density_and_gradient(location)
+    if not (np.isfinite(value).all() and np.isfinite(slope).all()):
+        raise InputError(
+            f"{model.label}: the log density is {float(value[0])} at the starting location and its gradient has "
+            f"{int((~np.isfinite(slope)).sum())} non-finite entries; choose another init_location."
+        )

@@ -1,0 +1,40 @@
+"""Ctrl-C as a request: the run ends at its next safe point with everything it has."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class DeferredInterrupt:
+    """While active, the first Ctrl-C sets `requested`; a second one interrupts at once.
+
+    Outside the main thread Python delivers no signals, and this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: Any = None
+        self._active = False
+
+    def __enter__(self) -> DeferredInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.getsignal(signal.SIGINT)
+            if self._previous is not None:  # None: a handler that Python did not install, and cannot put back
+                signal.signal(signal.SIGINT, self._handle)
+                self._active = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._active:
+            signal.signal(signal.SIGINT, self._previous)
+            self._active = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True

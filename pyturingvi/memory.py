@@ -1,0 +1,70 @@
+"""How much memory a fit needs and how much there is, asked before anything is allocated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyturingvi.errors import InputError, MemoryLimitError
+from pyturingvi.families.base import Family
+from pyturingvi.layout import Layout
+
+
+def available_memory(device: str = "cpu") -> int:
+    """Free bytes on the machine, or in the control group that holds this process if that is less."""
+    if device == "cuda":
+        import cupy
+
+        return int(cupy.cuda.runtime.memGetInfo()[0])
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            free = min(free, int(Path(limit).read_text()) - int(Path(used).read_text()))
+        except (OSError, ValueError):  # no control group, or no limit ("max")
+            continue
+    return max(free, 0)
+
+
+def fit_bytes(
+    family: Family, layout: Layout, itemsize: int, n_slots: int, n_samples: int, averaging: bool
+) -> int:
+    """Bytes for parameters, gradient, optimizer state and the batch of points of one fit.
+
+    The result's float64 copy of the parameters counts too.
+    """
+    p, d = family.n_params(layout), layout.dim
+    vectors = 2 + n_slots + (1 if averaging else 0)
+    return itemsize * (vectors * p + 4 * n_samples * d) + 8 * p
+
+
+def check_memory(needed: int, limit: Any, device: str, family: Family, layout: Layout) -> None:
+    """Refuse a fit that will not fit.
+
+    Raises
+    ------
+    MemoryLimitError
+        With the bytes needed and the bytes there are.
+    """
+    if limit is None:
+        have, source = available_memory(device), "are free"
+    else:
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
+            raise InputError(f"max_memory must be a number of bytes above 0, got {limit!r}.")
+        have, source = int(limit), "are allowed by max_memory"
+    if needed > have:
+        p = family.n_params(layout)
+        advice = (
+            "family='structured' grows linearly with the number of locals"
+            if family.name == "full-rank"
+            else "dtype='float32' halves it"
+        )
+        raise MemoryLimitError(
+            f"A {family.name} fit with d={layout.dim} has {p:,} parameters and needs {needed:,} bytes "
+            f"({needed / 2**30:.1f} GiB) for parameters, gradient and optimizer state; {have:,} bytes "
+            f"({have / 2**30:.1f} GiB) {source}. Nothing was allocated; {advice}."
+        )

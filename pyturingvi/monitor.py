@@ -1,0 +1,162 @@
+"""What goes on around a run, whichever engine runs it: progress, ELBO trace, callback, interrupts, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.archive import read_archive, write_archive
+from pyturingvi.engines.base import FitSpec
+from pyturingvi.errors import InputError
+from pyturingvi.interrupts import DeferredInterrupt
+
+_CHECKPOINT = "checkpoint"
+
+
+@dataclass
+class Snapshot:
+    """State after `iteration` updates from which the run goes on exactly; vectors in flat order."""
+
+    iteration: int
+    vectors: dict[str, np.ndarray]
+
+
+class RunMonitor:
+    """Keeps the ELBO rows and decides whether a run goes on.
+
+    Parameters
+    ----------
+    callback : callable or None
+        Called with `(iteration, elbo)` at each ELBO estimate; a true answer stops the run.
+    checkpoint : Path or None
+        File that receives a `Snapshot` every `checkpoint_seconds` and at the end.
+    """
+
+    def __init__(
+        self,
+        spec: FitSpec,
+        progress: bool = False,
+        callback: Callable[[int, float], Any] | None = None,
+        checkpoint: Path | None = None,
+        checkpoint_seconds: float = 30.0,
+    ) -> None:
+        self.spec = spec
+        self.rows: list[tuple[int, float, float, float]] = []
+        self.interrupt = DeferredInterrupt()
+        self.stopped_by_callback = False
+        self._progress = progress
+        self._callback = callback
+        self._checkpoint = checkpoint
+        self._checkpoint_seconds = checkpoint_seconds
+        self._bar: Any = None
+        self._shown = 0
+        self._earlier_seconds = 0.0
+        self._start = self._last_tick = self._last_checkpoint = time.perf_counter()
+
+    # ---- life of a run ------------------------------------------------------------------------------------
+    def __enter__(self) -> RunMonitor:
+        self._start = self._last_tick = self._last_checkpoint = time.perf_counter()
+        self.interrupt.__enter__()
+        if self._progress:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(
+                total=self.spec.n_iterations,
+                initial=self._shown,
+                desc=f"{self.spec.model} {self.spec.family['family']}",
+                unit="it",
+                dynamic_ncols=True,
+            )
+            if self.rows:
+                self._bar.set_postfix_str(f"ELBO {self.rows[-1][1]:.6g}", refresh=False)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.interrupt.__exit__(*exception)
+        if self._bar is not None:
+            self._bar.close()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the run, earlier parts of a resumed one included."""
+        return self._earlier_seconds + time.perf_counter() - self._start
+
+    @property
+    def stop_requested(self) -> bool:
+        """True once Ctrl-C was pressed or the callback asked to stop."""
+        return self.interrupt.requested or self.stopped_by_callback
+
+    def record(self, iteration: int, elbo: float, std_error: float) -> None:
+        """Add a row to the ELBO trace and ask the callback."""
+        self.rows.append((iteration, elbo, std_error, self.seconds))
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"ELBO {elbo:.6g}", refresh=False)
+        if self._callback is not None and self._callback(iteration, elbo):
+            self.stopped_by_callback = True
+
+    def tick(self, iteration: int, snapshot: Callable[[], Snapshot]) -> None:
+        """Tell that `iteration` updates are made; shows progress and writes a checkpoint when one is due."""
+        now = time.perf_counter()
+        if now - self._last_tick < 0.1 and iteration < self.spec.n_iterations:
+            return
+        self._last_tick = now
+        if self._bar is not None:
+            self._bar.update(iteration - self._shown)
+            self._shown = iteration
+        if self._checkpoint is not None and now - self._last_checkpoint >= self._checkpoint_seconds:
+            self.save(snapshot())
+
+    # ---- checkpoints --------------------------------------------------------------------------------------
+    def save(self, snapshot: Snapshot) -> None:
+        """Write the checkpoint file, if there is one."""
+        if self._checkpoint is None:
+            return
+        header = {
+            "kind": _CHECKPOINT,
+            "spec": self.spec.to_json(),
+            "iteration": snapshot.iteration,
+            "seconds": self.seconds,
+        }
+        rows = np.array(self.rows, dtype=np.float64).reshape(-1, 4)
+        write_archive(self._checkpoint, header, {"rows": rows, **snapshot.vectors})
+        self._last_checkpoint = time.perf_counter()
+
+    def resume(self) -> Snapshot | None:
+        """The state in the checkpoint file, or None where there is no file yet.
+
+        Raises
+        ------
+        InputError
+            If the file belongs to a fit with other settings; the message names them.
+        """
+        if self._checkpoint is None or not self._checkpoint.exists() or self._checkpoint.stat().st_size == 0:
+            return None
+        header, arrays = read_archive(self._checkpoint, _CHECKPOINT, "checkpoint")
+        then, now = header["spec"], self.spec.to_json()
+        free = {"n_iterations"} if self.spec.noise is None else set()
+        different = [key for key in now if then.get(key) != now[key] and key not in free]
+        if different:
+            listed = "; ".join(f"{key} was {then.get(key)!r}, is {now[key]!r}" for key in different)
+            raise InputError(
+                f"checkpoint: {str(self._checkpoint)!r} belongs to another fit ({listed}). "
+                "Use the same settings to go on with it, or another path to start anew."
+            )
+        if header["iteration"] > self.spec.n_iterations:
+            raise InputError(
+                f"checkpoint: {str(self._checkpoint)!r} already holds {header['iteration']} updates, more than "
+                f"n_iterations={self.spec.n_iterations}."
+            )
+        rows = arrays.pop("rows")
+        # the rows an uninterrupted run would have by now: the last one may come from a cut-short estimate
+        every, last = self.spec.elbo_every, int(header["iteration"])
+        self.rows = [
+            (int(i), float(e), float(s), float(t)) for i, e, s, t in rows if i < last and i % every == 0
+        ]
+        self._earlier_seconds = float(header["seconds"])
+        self._shown = int(header["iteration"])
+        return Snapshot(int(header["iteration"]), arrays)

@@ -1,0 +1,1 @@
+"""Optimization: objectives, update rules, schedules, averaging and the loop."""

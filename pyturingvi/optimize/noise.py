@@ -1,0 +1,86 @@
+"""Base noise of a run: every draw is a function of the seed and its place, so any run can be taken up anywhere."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array
+from pyturingvi.families.base_distributions import BaseDistribution
+from pyturingvi.parallel import Workers
+
+_BLOCK_BYTES = 4 << 20
+_BLOCK_ROWS = 256
+
+GRADIENT_STREAM, ELBO_STREAM, SAMPLE_STREAM = 0, 1, 2
+
+
+def generator(xp: ModuleType, seed: int, *place: int) -> Any:
+    """A random Generator of `xp` for one place of one seed."""
+    sequence = np.random.SeedSequence(seed, spawn_key=place)
+    if xp is np:
+        return np.random.Generator(np.random.SFC64(sequence))
+    return xp.random.default_rng(int(sequence.generate_state(1, np.uint64)[0]))
+
+
+class NoiseStream:
+    """Draws (M, d) for each iteration, a block of iterations at a time, the next block in the background."""
+
+    def __init__(
+        self,
+        base: BaseDistribution,
+        seed: int,
+        n_samples: int,
+        dim: int,
+        n_iterations: int,
+        dtype: np.dtype,
+        xp: ModuleType,
+        workers: Workers,
+    ) -> None:
+        self.base, self.seed, self.xp, self.dtype = base, seed, xp, dtype
+        self.shape = (n_samples, dim)
+        self.n_iterations = n_iterations
+        # the block length is part of what the seed means: it may depend on shapes alone
+        row_bytes = 8 * n_samples * dim
+        self.rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // row_bytes))
+        self._workers = workers
+        self._block_number = -1
+        self._block: Array = None
+        self._next: Future[Array] | None = None
+
+    def draw(self, iteration: int) -> Array:
+        """Noise (M, d) of the update `iteration`, counted from 0."""
+        number, row = divmod(iteration, self.rows)
+        if number != self._block_number:
+            if self._next is not None and number == self._block_number + 1:
+                self._block = self._next.result()
+            else:
+                self._block = self._draw_block(number)
+            self._block_number = number
+            more = (number + 1) * self.rows < self.n_iterations
+            # a GPU draws in stream order anyway; only the CPU gains from a second thread
+            ahead = more and self.xp is np and self._workers.n > 1
+            self._next = self._workers.ahead(self._draw_block, number + 1) if ahead else None
+        return self._block[row]
+
+    def _draw_block(self, number: int) -> Array:
+        source = generator(self.xp, self.seed, GRADIENT_STREAM, number)
+        rows = min(self.rows, self.n_iterations - number * self.rows)
+        block = self.xp.empty((rows, *self.shape), dtype=self.dtype)
+        for row in block:  # row by row, so that a longer run begins with the same numbers
+            self.base.fill(source, row)
+        return block
+
+
+class GivenNoise:
+    """A user's `noise=` array (T, M, d) in place of the generator."""
+
+    def __init__(self, noise: np.ndarray, dtype: np.dtype, xp: ModuleType) -> None:
+        self.noise, self.dtype, self.xp = noise, dtype, xp
+
+    def draw(self, iteration: int) -> Array:
+        """Noise (M, d) of the update `iteration`, counted from 0."""
+        return self.xp.asarray(np.ascontiguousarray(self.noise[iteration]), dtype=self.dtype)

@@ -1,0 +1,104 @@
+"""Monte Carlo gradient of the negative ELBO (or the energy alone) and the ELBO estimate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array, to_numpy
+from pyturingvi.families.base import BoundFamily
+from pyturingvi.models.base import Model
+from pyturingvi.optimize.noise import ELBO_STREAM, generator
+from pyturingvi.parallel import Workers
+
+_SPLIT_FROM = 200_000  # scalar terms in a batch from which its points are worth a thread each
+_CHUNK_BYTES = {"numpy": 2 << 20, "cupy": 256 << 20}
+
+
+def elbo_chunk(bound: BoundFamily, n_samples: int) -> int:
+    """Points in one piece of an ELBO estimate: cache-sized on a CPU, memory-sized on a GPU."""
+    row = bound.dtype.itemsize * bound.layout.dim
+    return max(1, min(n_samples, _CHUNK_BYTES[bound.xp.__name__] // row))
+
+
+class Objective:
+    """One model under one family, with its buffers.
+
+    Parameters
+    ----------
+    n_samples : int
+        Monte Carlo samples M of a gradient.
+    energy_only : bool
+        Leave the entropy out of the gradient (for the proximal operator).
+    """
+
+    def __init__(
+        self, model: Model, bound: BoundFamily, n_samples: int, energy_only: bool, workers: Workers
+    ) -> None:
+        xp, d = bound.xp, bound.layout.dim
+        self.model, self.bound, self.workers = model, bound, workers
+        self.energy_only = energy_only
+        self.points = xp.empty((n_samples, d), dtype=bound.dtype)
+        self.slopes = xp.empty((n_samples, d), dtype=bound.dtype)
+        split = xp is np and model.thread_safe and n_samples * model.work_per_point >= _SPLIT_FROM
+        self._pieces = [slice(i, i + 1) for i in range(n_samples)] if split else None
+
+    def gradient(self, work: Array, noise: Array, out: Array) -> bool:
+        """Write the gradient (p,) at `work` into `out`; False if it is not finite (`out` is then unusable)."""
+        points, slopes = self.points, self.slopes
+        self.bound.transform(work, noise, points)
+        if self._pieces is None:
+            self.model._gradient(points, slopes)
+        else:
+            self.workers.map(lambda s: self.model._gradient(points[s], slopes[s]), self._pieces)
+        # the squared norm overflows wherever an optimizer's second moment would, and is one fast pass
+        flat = slopes.ravel()
+        if not math.isfinite(float(flat @ flat)):
+            return False
+        slopes *= -1.0 / slopes.shape[0]
+        self.bound.pullback(work, noise, points, slopes, out)
+        if not self.energy_only:
+            diagonal = self.bound.diagonal
+            inverse = 1.0 / work[diagonal]
+            if not math.isfinite(float(inverse @ inverse)):
+                return False
+            out[diagonal] -= inverse
+        return True
+
+    def elbo(
+        self,
+        work: Array,
+        n_samples: int,
+        seed: int,
+        iteration: int,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> tuple[float, float]:
+        """ELBO at `work` with its Monte Carlo standard error.
+
+        The draws depend on the seed and the iteration only, so a trace is the same however often it is taken. When
+        `interrupted` turns true in between, the chunks drawn so far are used (at least one).
+        """
+        xp, bound = self.bound.xp, self.bound
+        chunk = elbo_chunk(bound, n_samples)
+        sizes = [min(chunk, n_samples - i) for i in range(0, n_samples, chunk)]
+
+        def part(k: int) -> Array | None:
+            if k and interrupted():
+                return None
+            noise = xp.empty((sizes[k], bound.layout.dim), dtype=bound.dtype)
+            bound.base.fill(generator(xp, seed, ELBO_STREAM, iteration, k), noise)
+            points = xp.empty_like(noise)
+            bound.transform(work, noise, points)
+            return self.model._log_density(points)
+
+        threaded = xp is np and self.model.thread_safe
+        parts = (
+            self.workers.map(part, range(len(sizes))) if threaded else [part(k) for k in range(len(sizes))]
+        )
+        values = to_numpy(xp.concatenate([p for p in parts if p is not None]))
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean = float(values.mean())
+            error = float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.nan
+        return mean + bound.entropy(work), error

@@ -1,0 +1,90 @@
+"""Stepsize schedules: a number for each update, counted from 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pyturingvi.errors import InputError
+
+
+def check_stepsize(value: Any, where: str) -> float:
+    """A positive finite number, or an InputError that names `where`."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: the stepsize must be a number or a schedule, got {value!r}.") from None
+    if isinstance(value, bool) or not (math.isfinite(number) and number > 0):
+        raise InputError(f"{where}: the stepsize must be a finite number above 0, got {value!r}.")
+    return number
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same stepsize at every update."""
+
+    stepsize: float
+
+    def __call__(self, iteration: int) -> float:
+        return self.stepsize
+
+    def config(self) -> Any:
+        return self.stepsize
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """`initial * factor**k` after k full stages of `every` updates."""
+
+    initial: float
+    factor: float
+    every: int
+
+    def __call__(self, iteration: int) -> float:
+        return float(self.initial * self.factor ** ((iteration - 1) // self.every))
+
+    def config(self) -> Any:
+        return {"schedule": "step-decay", "initial": self.initial, "factor": self.factor, "every": self.every}
+
+
+Schedule = Fixed | StepDecay
+
+
+def step_decay(initial: float, factor: float = 0.1, every: int = 10_000) -> StepDecay:
+    """A stepsize that is multiplied by `factor` every `every` updates.
+
+    Parameters
+    ----------
+    initial : float
+        Stepsize of the first stage, above 0.
+    factor : float
+        Multiplier between stages, in (0, 1].
+    every : int
+        Updates in a stage, at least 1.
+
+    Returns
+    -------
+    StepDecay
+        To be given to an optimizer in place of a number: `tv.Adam(tv.step_decay(1e-3))`.
+
+    Raises
+    ------
+    InputError
+        For a value outside these ranges.
+    """
+    initial = check_stepsize(initial, "step_decay")
+    if not (isinstance(factor, int | float) and 0 < factor <= 1):
+        raise InputError(f"step_decay: factor must lie in (0, 1], got {factor!r}.")
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise InputError(f"step_decay: every must be a whole number of at least 1, got {every!r}.")
+    return StepDecay(initial, float(factor), every)
+
+
+def as_schedule(stepsize: Any, where: str) -> Schedule:
+    """Read an optimizer's stepsize: a number, a schedule, or what `config` gave."""
+    if isinstance(stepsize, Fixed | StepDecay):
+        return stepsize
+    if isinstance(stepsize, dict):
+        return step_decay(stepsize["initial"], stepsize["factor"], stepsize["every"])
+    return Fixed(check_stepsize(stepsize, where))

@@ -1,0 +1,51 @@
+"""A few threads for NumPy work that releases the interpreter lock; results do not depend on their number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Workers:
+    """`n` threads for pieces of work, and one more that draws noise ahead (none of them when n is 1)."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self._pool = ThreadPoolExecutor(n, "pyturingvi") if n > 1 else None
+        self._ahead = ThreadPoolExecutor(1, "pyturingvi-noise") if n > 1 else None
+
+    def map(self, function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
+        """Results of `function` over `items`, in order."""
+        if self._pool is None:
+            return [function(item) for item in items]
+        return list(self._pool.map(function, items))
+
+    def ahead(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Start `function` in the background; with one thread it runs at once."""
+        if self._ahead is not None:
+            return self._ahead.submit(function, *arguments)
+        done: Future[T] = Future()
+        done.set_result(function(*arguments))
+        return done
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pool in (self._pool, self._ahead):
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,59 @@
+"""Output paths: found writable before a run, and replaced whole, never half-written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from pyturingvi.errors import OutputError
+
+
+def check_writable(path: str | os.PathLike[str], what: str) -> Path:
+    """Make sure that a file can be written at `path`, by writing beside it.
+
+    Raises
+    ------
+    OutputError
+        If the path is a directory, its folder is missing or a regular file, or nothing can be written there.
+    """
+    target = Path(path).expanduser()
+    if target.is_dir():
+        raise OutputError(f"{what}: {str(target)!r} is a directory; give the path of a file in it.")
+    folder = target.parent
+    if not folder.is_dir():
+        blocker = next((p for p in [folder, *folder.parents] if p.exists()), None)
+        why = (
+            f"{str(blocker)!r} is a file, not a directory"
+            if blocker and not blocker.is_dir()
+            else (f"the directory {str(folder)!r} does not exist; create it first")
+        )
+        raise OutputError(f"{what}: cannot write {str(target)!r}: {why}.")
+    try:
+        if target.exists():
+            with open(target, "ab"):
+                pass
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputError(f"{what}: cannot write {str(target)!r}: {error.strerror or error}.") from None
+    return target
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Write through a temporary file beside `path`, so that a kill leaves the old file or the new one."""
+    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,264 @@
+"""`Fit`: what a run found, in the user's own terms, and its file."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyturingvi.archive import join_state, read_archive, split_state, write_archive
+from pyturingvi.engines.base import FitSpec, Outcome
+from pyturingvi.errors import DataError, InputError, OutputError
+from pyturingvi.families import Family
+from pyturingvi.models.base import Model
+from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
+from pyturingvi.paths import check_writable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from scipy.sparse import csc_array
+
+_FORMAT = 1
+_KIND = "fit"
+
+
+class Fit:
+    """A fitted variational distribution.
+
+    Attributes
+    ----------
+    model : Model
+    spec : FitSpec
+        Everything that determined the numbers.
+    params : (p,) array
+        Flat parameters `[m; nonzeros of C in CSC order]`.
+    status : {"completed", "interrupted", "diverged"}
+    message : str
+        How the run ended, in words.
+    n_updates : int
+        Updates behind `params`.
+    seconds : float
+        Wall time of the run.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spec: FitSpec,
+        outcome: Outcome,
+        elbo_rows: list[tuple[int, float, float, float]],
+        seconds: float,
+        versions: dict[str, str] | None = None,
+    ) -> None:
+        self.model = model
+        self.spec = spec
+        self.params = outcome.params
+        self.status = outcome.status
+        self.message = outcome.message
+        self.n_updates = outcome.n_updates
+        self.seconds = seconds
+        self.versions = versions or _versions()
+        self._rows = list(elbo_rows)
+        self._family = spec.family_object
+        self._bound = self._family.bind(model.layout)
+
+    def __repr__(self) -> str:
+        elbo = f"{self._rows[-1][1]:.6g}" if self._rows else "not estimated"
+        return (
+            f"<Fit of {self.model.label}: {self._family.name}, p={self.params.size:,}, {self.engine} engine, "
+            f"{self.status} after {self.n_updates:,} updates in {self.seconds:.1f} s, ELBO {elbo}>"
+        )
+
+    # ---- what was found -----------------------------------------------------------------------------------
+    @property
+    def engine(self) -> str:
+        """Name of the engine that ran the fit."""
+        return self.spec.engine
+
+    @property
+    def family(self) -> Family:
+        """The fitted family."""
+        return self._family
+
+    @property
+    def elbo(self) -> pd.DataFrame:
+        """The ELBO trace: columns iteration, elbo, std_error (Monte Carlo), seconds."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self._rows, columns=["iteration", "elbo", "std_error", "seconds"])
+        return frame.astype({"iteration": int, "elbo": float, "std_error": float, "seconds": float})
+
+    @property
+    def location(self) -> np.ndarray:
+        """Mean (d,) in unconstrained space."""
+        return self._bound.location(self.params)
+
+    @property
+    def scale(self) -> csc_array:
+        """Scale matrix C (d, d) in unconstrained space, as a scipy.sparse.csc_array."""
+        return self._bound.scale(self.params)
+
+    def log_q(self, points: Any) -> np.ndarray:
+        """Log density of the fitted distribution at unconstrained points (M, d), as an (M,) array."""
+        checked = self.model._check_points(np.asarray(points, dtype=np.float64))
+        return np.asarray(self._bound.log_q(self._bound.from_flat(self.params), checked))
+
+    def sample_unconstrained(self, n: int, seed: int = 0) -> np.ndarray:
+        """Draw n unconstrained points (n, d)."""
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise InputError(f"n must be a whole number of at least 1, got {n!r}.")
+        noise = np.empty((n, self.model.dim))
+        self._bound.base.fill(generator(np, _check_seed(seed), SAMPLE_STREAM), noise)
+        points = np.empty_like(noise)
+        self._bound.transform(self._bound.from_flat(self.params), noise, points)
+        return points
+
+    def sample(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """Draw from the fitted distribution, in the natural space.
+
+        Parameters
+        ----------
+        n : int
+            Number of draws.
+        seed : int
+
+        Returns
+        -------
+        dict
+            Name of each variable -> (n, ...) array, as `model.constrain` gives.
+        """
+        with np.errstate(over="ignore"):
+            return self.model.constrain(self.sample_unconstrained(n, seed))
+
+    def summary(self, n: int = 10_000, seed: int = 0) -> pd.DataFrame:
+        """Mean, standard deviation and quantiles of the global variables in their natural space.
+
+        Parameters
+        ----------
+        n : int
+            Monte Carlo draws behind the figures (the globals alone are drawn).
+        seed : int
+
+        Returns
+        -------
+        DataFrame
+            One row a scalar, e.g. `beta[age]`; columns mean, sd, q5, median, q95.
+        """
+        import pandas as pd
+
+        columns = ["mean", "sd", "q5", "median", "q95"]
+        rows: dict[str, list[float]] = {}
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, draws in self.model.constrain_global(self._draw_globals(n, seed)).items():
+                flat = draws.reshape(draws.shape[0], -1)
+                quantiles = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
+                figures = np.vstack([flat.mean(axis=0), flat.std(axis=0, ddof=1), quantiles])
+                for label, column in zip(self._labels(name), figures.T, strict=True):
+                    rows[label] = column.tolist()
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+        frame.index.name = "variable"
+        return frame
+
+    def _draw_globals(self, n: int, seed: int) -> np.ndarray:
+        """Draws (n, d_z): every family is lower triangular, so z depends on its own noise alone."""
+        d_z = self.model.layout.n_global
+        noise = np.empty((n, d_z))
+        self._bound.base.fill(generator(np, _check_seed(seed), SAMPLE_STREAM, 1), noise)
+        c_zz = self.scale[:d_z, :d_z]
+        return np.asarray(noise @ c_zz.T + self.location[:d_z])
+
+    def _labels(self, name: str) -> list[str]:
+        axes = [self.model.coords[axis] for axis in self.model.dims[name]]
+        if not axes:
+            return [name]
+        return [f"{name}[{','.join(str(i) for i in index)}]" for index in itertools.product(*axes)]
+
+    # ---- other tools --------------------------------------------------------------------------------------
+    def plot_elbo(self, ax: Axes | None = None) -> Axes:
+        """Plot the ELBO trace; returns the matplotlib Axes."""
+        from pyturingvi.plots import plot_elbo
+
+        return plot_elbo(self, ax)
+
+    def to_arviz(self, n: int = 1000, seed: int = 0) -> Any:
+        """Draws as an ArviZ DataTree (group `posterior`, one chain of n draws), with labelled coordinates."""
+        try:
+            from arviz_base import from_dict
+        except ImportError:
+            raise DataError("to_arviz needs arviz-base: pip install 'pyturingvi[arviz]'.") from None
+        draws = {name: value[None] for name, value in self.sample(n, seed).items()}
+        return from_dict(
+            {"posterior": draws},
+            dims={name: dims for name, dims in self.model.dims.items() if dims},
+            coords=self.model.coords,
+            attrs={"posterior": {"inference_library": "pyturingvi", "family": self._family.name}},
+        )
+
+    # ---- file ---------------------------------------------------------------------------------------------
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fit with its model's data to one file (an .npz without pickle); returns its path.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be written.
+        """
+        target = check_writable(path, "save")
+        plain, arrays = split_state(self.model.get_state(), "model.")
+        header = {
+            "kind": _KIND,
+            "format": _FORMAT,
+            "model": self.model.name,
+            "label": self.model.label,
+            "model_state": plain,
+            "spec": self.spec.to_json(),
+            "status": self.status,
+            "message": self.message,
+            "n_updates": self.n_updates,
+            "seconds": self.seconds,
+            "versions": self.versions,
+        }
+        rows = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
+        write_archive(target, header, {"params": self.params, "elbo": rows, **arrays})
+        return target
+
+
+def load_fit(path: str | os.PathLike[str]) -> Fit:
+    """Read a fit that `Fit.save` wrote.
+
+    Raises
+    ------
+    OutputError
+        If the file is missing, damaged, or written by a later version.
+    """
+    from pyturingvi.models import model_class
+
+    header, arrays = read_archive(Path(path).expanduser(), _KIND, "load_fit")
+    if header["format"] > _FORMAT:
+        raise OutputError(
+            f"load_fit: {str(path)!r} was written by a later version of pyturingvi; upgrade it."
+        )
+    state = join_state(header["model_state"], arrays, "model.")
+    model = model_class(header["model"]).from_state(state)
+    if header["label"] != model.label:
+        model.label = header["label"]
+    outcome = Outcome(arrays["params"], header["n_updates"], header["status"], header["message"])
+    rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
+    return Fit(model, FitSpec(**header["spec"]), outcome, rows, header["seconds"], header["versions"])
+
+
+def _check_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise InputError(f"seed must be a whole number of at least 0, got {seed!r}.")
+    return int(seed)
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {"python": sys.version.split()[0], "pyturingvi": version("pyturingvi"), "numpy": np.__version__}
