@@ -12,7 +12,7 @@ from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.irt_likelihood import even_part, signed_sums
-from pyturingvi.models.irt_responses import MISSING, column_values, read_responses
+from pyturingvi.models.irt_responses import MISSING, column_values, plain_label, read_responses
 
 _LOG_2 = float(np.log(2.0))
 _LOG_2PI = float(np.log(2.0 * np.pi))
@@ -98,7 +98,8 @@ class ItemResponse(Model):
         if repeats.any():
             first = df.loc[repeats.to_numpy()].iloc[0]
             raise InputError(
-                f"from_long: student {first[student]!r} answers item {first[item]!r} more than once "
+                f"from_long: student {plain_label(first[student])!r} answers item "
+                f"{plain_label(first[item])!r} more than once "
                 f"({int(repeats.sum())} repeated rows). Keep one response a pair, e.g. with drop_duplicates."
             )
         rows, students = pd.factorize(df[student])

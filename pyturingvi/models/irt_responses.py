@@ -34,7 +34,7 @@ def read_responses(responses: Any) -> tuple[np.ndarray, list[Any], list[str]]:
         column without a response, or labels that occur twice.
     """
     if hasattr(responses, "columns") and hasattr(responses, "iloc"):
-        students = _unique([_plain(label) for label in responses.index], "student", "index")
+        students = _unique([plain_label(label) for label in responses.index], "student", "index")
         items = _unique([_text(label) for label in responses.columns], "item", "columns")
         _check_shape(responses.shape)
         codes = np.empty(responses.shape, dtype=np.int8)
@@ -115,7 +115,7 @@ def _numbers(values: np.ndarray, students: list[Any], items: list[str]) -> np.nd
     if bad:
         j, k = bad[0]
         raise InputError(
-            f"responses: {values[j, k]!r} at student {students[j]!r}, item {items[k]!r} is not a number "
+            f"responses: {plain_label(values[j, k])!r} at student {students[j]!r}, item {items[k]!r} is not a number "
             f"({len(bad)} such cells{'' if len(items) > 1 else ' in this item'}). Recode the answers first, "
             "e.g. `(table == 'yes').astype(float).where(table.notna())`, so that right is 1 and wrong is 0."
         )
@@ -148,7 +148,7 @@ def _unique(labels: list[Any], kind: str, where: str) -> list[Any]:
     return labels
 
 
-def _plain(label: Any) -> Any:
+def plain_label(label: Any) -> Any:
     """A label as JSON can hold it."""
     if isinstance(label, int | np.integer) and not isinstance(label, bool):
         return int(label)
@@ -156,4 +156,4 @@ def _plain(label: Any) -> Any:
 
 
 def _text(label: Any) -> str:
-    return label if isinstance(label, str) else str(label)
+    return str(label)
