@@ -1,0 +1,168 @@
+"""Reading a user's data into float64 arrays, and refusing what no model can use."""
+
+from __future__ import annotations
+
+import numbers
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.array_namespace import to_numpy
+from pyturingvi.errors import InputError
+
+
+def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, list[str], list[Any]]:
+    """A table as a new (rows, columns) float64 array with its labels.
+
+    Parameters
+    ----------
+    value : array or DataFrame
+    what : str
+        How messages name the input, e.g. "RobustPoisson: X".
+    column_word : str
+        Columns of a plain array are called `column_word` 1, 2, ...
+
+    Returns
+    -------
+    matrix : (rows, columns) float64 array
+    columns : list of str
+    rows : list of int or str
+        The index of a DataFrame, otherwise 0, 1, ...
+
+    Raises
+    ------
+    InputError
+        If it is not a table of finite real numbers, is empty, or has a column name twice.
+    """
+    if hasattr(value, "columns"):
+        columns = [str(name) for name in value.columns]
+        repeated = [name for name, count in Counter(columns).items() if count > 1]
+        if repeated:
+            raise InputError(f"{what} has more than one column named {repeated[0]!r}. Rename the columns.")
+        _refuse_empty(value.shape, what)
+        labels = list(value.columns)
+        matrix = np.column_stack([_numbers(value[k], f"{what}, column {str(k)!r}") for k in labels])
+        rows = row_labels(value)
+    else:
+        matrix = _numbers(value, what)
+        if matrix.ndim != 2:
+            hint = " For one column pass it as (rows, 1), e.g. with [:, None]." if matrix.ndim == 1 else ""
+            raise InputError(f"{what} must be a table (rows, columns), got shape {matrix.shape}.{hint}")
+        _refuse_empty(matrix.shape, what)
+        columns = [f"{column_word}{k + 1}" for k in range(matrix.shape[1])]
+        rows = list(range(matrix.shape[0]))
+    _refuse_non_finite(matrix, what, columns)
+    return matrix, columns, rows
+
+
+def read_vector(value: Any, what: str) -> np.ndarray:
+    """A new (N,) float64 array from an array, a Series or a table of one column."""
+    if hasattr(value, "columns"):
+        if len(value.columns) != 1:
+            raise InputError(f"{what} must be one column, got a table of shape {value.shape}.")
+        value = value[value.columns[0]]
+    vector = _numbers(value, what)
+    if vector.ndim == 2 and vector.shape[1] == 1:
+        vector = vector[:, 0].copy()
+    if vector.ndim != 1:
+        raise InputError(f"{what} must be one-dimensional, got shape {vector.shape}.")
+    _refuse_empty(vector.shape, what)
+    _refuse_non_finite(vector, what, None)
+    return vector
+
+
+def refuse_non_counts(counts: np.ndarray, what: str) -> None:
+    """Raise InputError unless every entry is a whole number of at least 0."""
+    for bad, word in ((counts < 0, "negative"), (counts != np.floor(counts), "fractional")):
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise InputError(
+                f"{what} must hold counts 0, 1, 2, ...; {int(bad.sum())} are {word}, the first in row "
+                f"{first} (counted from 0): {counts[first]:g}."
+            )
+
+
+def row_labels(table: Any) -> list[Any]:
+    """The index of a pandas object as whole numbers or strings; 0, 1, ... for anything else."""
+    index = getattr(table, "index", None)
+    if index is None or callable(index):  # a list and a polars frame have no row labels
+        return list(range(len(table)))
+    return [int(k) if isinstance(k, numbers.Integral) else str(k) for k in index]
+
+
+def refuse_different_rows(first: Any, second: Any, what: str, names: tuple[str, str]) -> None:
+    """Raise InputError if both inputs are pandas objects of one length whose indexes differ."""
+    if all(hasattr(table, "index") and hasattr(table, "iloc") for table in (first, second)) and (
+        len(first) == len(second) and not first.index.equals(second.index)
+    ):
+        raise InputError(
+            f"{what}: the rows of {names[0]} and {names[1]} have different index labels. Align them, e.g. "
+            f"{names[1]}.loc[{names[0]}.index], or pass {names[1]}.to_numpy() to go by position."
+        )
+
+
+def relabel(labels: Sequence[Any], length: int, what: str) -> list[Any]:
+    """Labels as a list of the wanted length."""
+    if isinstance(labels, str) or len(labels) != length:
+        raise InputError(f"{what}: needs a list of {length} labels, got {labels!r}.")
+    return list(labels)
+
+
+def _numbers(value: Any, what: str) -> np.ndarray:
+    """A new C-ordered float64 array; missing values become NaN."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(f"{what} is a masked array. Fill or drop the masked entries first.")
+    if hasattr(value, "toarray") and not isinstance(value, np.ndarray):
+        raise InputError(f"{what} is a sparse matrix. Pass its .toarray().")
+    try:
+        array = np.asarray(to_numpy(value))
+    except ValueError:
+        raise InputError(f"{what}: its rows have different lengths.") from None
+    if array.dtype.kind == "O":
+        array = _from_objects(array, what)
+    elif array.dtype.kind == "c":
+        raise InputError(f"{what} is complex. Only real numbers can be used.")
+    elif array.dtype.kind not in "biuf":
+        raise InputError(f"{what} must hold numbers, got dtype {array.dtype}. Convert it to numbers first.")
+    with np.errstate(over="ignore"):
+        return np.array(array, dtype=np.float64, order="C")
+
+
+def _from_objects(array: np.ndarray, what: str) -> np.ndarray:
+    numeric = np.empty(array.shape)
+    for place in np.ndindex(array.shape):
+        item = array[place]
+        if item is None or type(item).__name__ in ("NAType", "NaTType"):
+            numeric[place] = np.nan
+        elif isinstance(item, numbers.Real | Decimal | np.bool_):
+            numeric[place] = float(item)
+        else:
+            where = f" in row {place[0]} (counted from 0)" if place else ""
+            raise InputError(
+                f"{what} must hold numbers; {item!r}{where} is of type {type(item).__name__}. "
+                "Encode text and categories as numbers first."
+            )
+    return numeric
+
+
+def _refuse_empty(shape: tuple[int, ...], what: str) -> None:
+    if shape[0] == 0:
+        raise InputError(f"{what} is empty (shape {tuple(shape)}): there must be at least one row.")
+    if len(shape) > 1 and shape[1] == 0:
+        raise InputError(f"{what} has no columns (shape {tuple(shape)}): there must be at least one.")
+
+
+def _refuse_non_finite(array: np.ndarray, what: str, columns: list[str] | None) -> None:
+    bad = ~np.isfinite(array)
+    if not bad.any():
+        return
+    place = np.unravel_index(int(np.argmax(bad)), array.shape)
+    column = f", column {columns[place[1]]!r}" if columns is not None else ""
+    kind = "NaN (missing)" if np.isnan(array[place]) else "infinite"
+    raise InputError(
+        f"{what} has {int(bad.sum())} entries that are NaN or infinite, the first in row {place[0]} (counted "
+        f"from 0){column}: {kind}. Drop or fill in these rows first."
+    )

@@ -1,0 +1,185 @@
+"""A model given by a user's own function for the log density and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array, namespace_of
+from pyturingvi.errors import InputError
+from pyturingvi.layout import Layout
+from pyturingvi.models.base import Model
+from pyturingvi.models.checks import relabel
+from pyturingvi.models.gaussian import (
+    from_natural,
+    natural_coords,
+    natural_dims,
+    natural_global,
+    natural_local,
+)
+
+Function = Callable[[np.ndarray], tuple[Any, Any]]
+
+
+class LogDensity(Model):
+    """Any target whose log density and gradient you can compute (NumPy engine only).
+
+    The target is `p(z) prod_n p(y_n, x_n | z)` in the paper's notation (Ko et al. 2024, section "Hierarchical
+    Branched Structured Families"); it must be over unconstrained real numbers, log-Jacobians included.
+
+    Parameters
+    ----------
+    fn : callable
+        Takes a (M, d) float64 array of points, each row in the order `[z, y_1, ..., y_N]`, and returns the
+        log densities (M,) and their gradients (M, d). It is called with varying M. It may return -inf or NaN
+        far out; a fit that runs into such values stops and says so.
+    layout : Layout
+        Who is global and who is local.
+    names : list of str, optional
+        A label for each of the d coordinates, or for each of the d_z global ones. Default `z[0]`, `z[1]`, ...
+
+    Raises
+    ------
+    InputError
+        If fn is not callable, or does not return finite values of the right shapes at a few points near 0
+        (called once on construction to check that), or names has a wrong length.
+
+    Examples
+    --------
+    >>> def normal(points):
+    ...     return -0.5 * (points**2).sum(axis=1), -points
+    >>> LogDensity(normal, Layout(n_global=2, n_local=3, local_dim=1)).dim
+    5
+    """
+
+    name: ClassVar[str] = "log_density"
+
+    def __init__(self, fn: Function, layout: Layout, names: Sequence[str] | None = None) -> None:
+        if not isinstance(layout, Layout):
+            raise InputError(
+                f"LogDensity: layout must be a Layout(n_global, n_local, local_dim), got {layout!r}."
+            )
+        if not callable(fn):
+            raise InputError(f"LogDensity: fn must be a function of a (M, d) array, got {fn!r}.")
+        self.layout = layout
+        self._fn: Function | None = fn
+        self._set_names(names)
+        self._probe()
+
+    def _set_names(self, names: Sequence[str] | None) -> None:
+        layout = self.layout
+        self.names: list[str] | None = None
+        if names is not None:
+            length = layout.n_global if len(names) == layout.n_global else layout.dim
+            labels = [str(label) for label in relabel(names, length, "LogDensity: names")]
+            if len(set(labels)) < len(labels):
+                raise InputError("LogDensity: names must all be different.")
+            self.names = labels
+
+    def _probe(self) -> None:
+        """Call fn on a few points near 0, their number unlike d so that a transposed gradient shows."""
+        points = np.zeros((3 if self.dim != 3 else 4, self.dim))
+        points[1:] = 0.01 * np.random.default_rng(0).standard_normal(points[1:].shape)
+        try:
+            value, gradient = self._call(points)
+        except Exception as error:
+            error.add_note(f"LogDensity called fn with {points.shape} points near 0 to check it.")
+            raise
+        for array, what in ((value, "log density"), (gradient, "gradient")):
+            if not np.isfinite(array).all():
+                raise InputError(
+                    f"LogDensity: the {what} that fn returned near 0 is not finite everywhere. Fits start "
+                    "near 0 unless told otherwise: shift or reparameterize the target."
+                )
+
+    def _call(self, points: Array) -> tuple[np.ndarray, np.ndarray]:
+        if self._fn is None:
+            raise InputError(
+                "LogDensity: this model was read from a file, which does not hold its function. "
+                "Build LogDensity(fn, layout) again to evaluate it."
+            )
+        if namespace_of(points) is not np:
+            raise InputError("LogDensity: fn works on NumPy arrays. Use device='cpu'.")
+        # a copy: fn may write into what it is given
+        result = self._fn(np.array(points, dtype=np.float64))
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise InputError(
+                "LogDensity: fn must return two arrays, the log density and its gradient; it returned "
+                f"{type(result).__name__}."
+            )
+        arrays = []
+        for array, what, shape in (
+            (result[0], "log density", points.shape[:1]),
+            (result[1], "gradient", points.shape),
+        ):
+            array = np.asarray(array)
+            if array.dtype.kind not in "biuf":
+                raise InputError(f"LogDensity: the {what} that fn returned has dtype {array.dtype}.")
+            if array.shape != shape:
+                raise InputError(
+                    f"LogDensity: for points of shape {points.shape} fn must return a {what} of shape "
+                    f"{shape}, it returned {array.shape}."
+                )
+            arrays.append(array)
+        return arrays[0], arrays[1]
+
+    # ---- names --------------------------------------------------------------------------------------------
+    @property
+    def global_labels(self) -> list[str]:
+        n_global = self.layout.n_global
+        return self.names[:n_global] if self.names is not None else [f"z[{k}]" for k in range(n_global)]
+
+    @property
+    def dims(self) -> dict[str, list[str]]:
+        return natural_dims(self.layout)
+
+    @property
+    def coords(self) -> dict[str, list[Any]]:
+        coords = natural_coords(self.layout)
+        if self.layout.n_global:
+            coords["global"] = list(self.global_labels)
+        return coords
+
+    def get_state(self) -> dict[str, Any]:
+        """The layout and the names; the function cannot be written to a file."""
+        layout = self.layout
+        state: dict[str, Any] = {"layout": [layout.n_global, layout.n_local, layout.local_dim]}
+        if self.names is not None:
+            state["names"] = list(self.names)
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> LogDensity:
+        """A model that knows its variables but has no function: `constrain` works, `log_density` does not."""
+        model = cls.__new__(cls)
+        model.layout = Layout(*(int(count) for count in state["layout"]))
+        model._fn = None
+        model._set_names(state.get("names"))
+        return model
+
+    # ---- density ------------------------------------------------------------------------------------------
+    def _log_density(self, points: Array) -> Array:
+        return np.array(self._call(points)[0], dtype=np.float64)
+
+    def _gradient(self, points: Array, out: Array) -> None:
+        gradient = self._call(points)[1]
+        with np.errstate(over="ignore"):
+            out[...] = gradient
+
+    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
+        value, gradient = self._call(points)
+        # copies: fn may return the same buffers at each call
+        with np.errstate(over="ignore"):
+            return np.array(value, dtype=np.float64), np.array(gradient, dtype=points.dtype)
+
+    # ---- natural space ------------------------------------------------------------------------------------
+    def _constrain_global(self, z: Array) -> dict[str, Array]:
+        return natural_global(z)
+
+    def _constrain_local(self, points: Array) -> dict[str, Array]:
+        return natural_local(points, self.layout)
+
+    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        return from_natural(values, self.layout, self.name)

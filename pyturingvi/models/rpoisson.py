@@ -1,0 +1,206 @@
+"""Robust Poisson regression: the Poisson-log-normal model of counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array, namespace_of
+from pyturingvi.errors import InputError
+from pyturingvi.layout import Layout
+from pyturingvi.models.base import Model
+from pyturingvi.models.checks import (
+    read_matrix,
+    read_vector,
+    refuse_different_rows,
+    refuse_non_counts,
+    relabel,
+    row_labels,
+)
+from pyturingvi.models.parts import (
+    LOG_2PI,
+    half_student_t4_on_log_scale,
+    pieces,
+    refuse_outside,
+    row_sums,
+    take_natural,
+)
+
+_SCALES = ("s_alpha", "s_beta", "s_eta")
+
+
+class RobustPoisson(Model):
+    """Poisson regression with a normal error on each log rate (Ko et al. 2024, "Robust Poisson Regression").
+
+    `y_i ~ Poisson(exp(eta_i))` and `eta_i ~ N(X_i beta + alpha + offset_i, s_eta)`, with
+    `alpha ~ N(0, s_alpha)`, `beta_k ~ N(0, s_beta)` and each scale (a standard deviation) the positive half
+    of a Student-t with 4 degrees of freedom. Globals in the flat vector:
+    `[log s_alpha, log s_beta, log s_eta, alpha, beta_1..beta_p]`; the local of row i is `eta_i`.
+
+    Parameters
+    ----------
+    X : (N, p) array or DataFrame
+        Covariates, as given: standardize them before. A DataFrame's column names are kept.
+    y : (N,) array or Series
+        Counts 0, 1, 2, ...
+    offset : (N,) array or Series, optional
+        Known part of the mean log rate, such as a log exposure.
+
+    Raises
+    ------
+    InputError
+        If a shape does not fit, there is no row or no covariate, an entry is missing, infinite or no number,
+        y holds anything but counts, a column name occurs twice, or pandas inputs have different indexes.
+
+    Examples
+    --------
+    >>> model = RobustPoisson([[0.5], [-0.5]], [3, 0])
+    >>> model.layout
+    Layout(n_global=5, n_local=2, local_dim=1)
+    """
+
+    name: ClassVar[str] = "rpoisson"
+
+    def __init__(self, X: Any, y: Any, offset: Any = None) -> None:
+        owner = "RobustPoisson"
+        matrix, self.covariates, rows = read_matrix(X, f"{owner}: X", "x")
+        counts = read_vector(y, f"{owner}: y")
+        refuse_non_counts(counts, f"{owner}: y")
+        known = np.zeros(len(counts)) if offset is None else read_vector(offset, f"{owner}: offset")
+        for array, word in ((counts, "y"), (known, "offset")):
+            if len(array) != len(matrix):
+                raise InputError(f"{owner}: X has {len(matrix)} rows but {word} has {len(array)}.")
+        refuse_different_rows(X, y, owner, ("X", "y"))
+        refuse_different_rows(X, offset, owner, ("X", "offset"))
+        self.rows = rows if hasattr(X, "columns") else row_labels(y if hasattr(y, "iloc") else counts)
+        self.X, self.y, self.offset = matrix, counts, known
+        self._has_offset = bool(known.any())
+        n_rows, n_covariates = matrix.shape
+        self.layout = Layout(n_global=4 + n_covariates, n_local=n_rows, local_dim=1)
+        # the intercept's column of ones first: [alpha, beta] is then one contiguous piece of the flat vector
+        self._design = np.vstack([np.ones(n_rows), matrix.T])
+        self._sizes = np.array([1.0, n_covariates, n_rows])
+        self._constant = (
+            -math.fsum(map(math.lgamma, counts + 1.0)) - 0.5 * (1 + n_covariates + n_rows) * LOG_2PI
+        )
+
+    # ---- names --------------------------------------------------------------------------------------------
+    @property
+    def global_labels(self) -> list[str]:
+        return [f"log {s}" for s in _SCALES] + ["alpha"] + [f"beta[{name}]" for name in self.covariates]
+
+    @property
+    def dims(self) -> dict[str, list[str]]:
+        return {**{name: [] for name in (*_SCALES, "alpha")}, "beta": ["covariate"], "eta": ["row"]}
+
+    @property
+    def coords(self) -> dict[str, list[Any]]:
+        return {"covariate": list(self.covariates), "row": list(self.rows)}
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "X": self.X,
+            "y": self.y,
+            "offset": self.offset,
+            "covariates": list(self.covariates),
+            "rows": list(self.rows),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> RobustPoisson:
+        model = cls(state["X"], state["y"], state["offset"])
+        model.covariates = relabel(state["covariates"], model.X.shape[1], "RobustPoisson: covariates")
+        model.rows = relabel(state["rows"], len(model.y), "RobustPoisson: rows")
+        return model
+
+    # ---- density ------------------------------------------------------------------------------------------
+    def _log_density(self, points: Array) -> Array:
+        density = namespace_of(points).empty(points.shape[0], dtype=np.float64)
+        self._evaluate(points, density, None)
+        return density
+
+    def _gradient(self, points: Array, out: Array) -> None:
+        self._evaluate(points, None, out)
+
+    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
+        xp = namespace_of(points)
+        density, gradient = xp.empty(points.shape[0], dtype=np.float64), xp.empty_like(points)
+        self._evaluate(points, density, gradient)
+        return density, gradient
+
+    def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
+        """Fill `density` (M,) and `gradient` (M, d), each unless it is None."""
+        xp, n_global = namespace_of(points), self.layout.n_global
+        (design,) = self._on(points, design=self._design)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            for rows in pieces(xp, points.shape[0], self.layout.n_local):
+                z, eta = points[rows, :n_global], points[rows, n_global:]
+                residual = z[:, 3:] @ design
+                xp.subtract(eta, residual, out=residual)
+                if self._has_offset:
+                    residual -= self._on(points, offset=self.offset)[0]
+                rate = xp.exp(eta) if gradient is None else xp.exp(eta, out=gradient[rows, n_global:])
+                if density is not None:
+                    density[rows] = self._density_of(z, eta, residual, rate)
+                if gradient is not None:
+                    self._gradient_of(z, residual, design, gradient[rows])
+
+    def _density_of(self, z: Array, eta: Array, residual: Array, rate: Array) -> Array:
+        """Log density (M,) from the globals, the residuals of eta and the rates exp(eta)."""
+        xp = namespace_of(z)
+        (counts,) = self._on(z, counts=self.y)
+        if z.dtype == np.float64:
+            likelihood, squares = eta @ counts, xp.einsum("mn,mn->m", residual, residual)
+        else:  # products in float32, sums in float64
+            likelihood, squares = row_sums(eta * counts), row_sums(residual * residual)
+        likelihood -= row_sums(rate)
+        wide = z.astype(np.float64)
+        log_scales, beta = wide[:, :3], wide[:, 4:]
+        (sizes,) = self._on(wide, sizes=self._sizes)
+        total = xp.stack([wide[:, 3] ** 2, (beta * beta).sum(axis=1), squares], axis=1)
+        total *= -0.5 * xp.exp(-2.0 * log_scales)
+        total += half_student_t4_on_log_scale(log_scales) - sizes * log_scales
+        return likelihood + total.sum(axis=1) + self._constant
+
+    def _gradient_of(self, z: Array, residual: Array, design: Array, out: Array) -> None:
+        """Gradient into `out` (M, d), whose local part holds the rates; `residual` is used up."""
+        xp, n_global = namespace_of(z), self.layout.n_global
+        counts, sizes = self._on(z, counts=self.y, sizes=self._sizes)
+        precision = xp.exp(-2.0 * z[:, :3])
+        weight = precision[:, 2:]
+        scale_part, coefficient_part, local_part = out[:, :3], out[:, 3:n_global], out[:, n_global:]
+        square = z[:, 3:] * z[:, 3:]
+        scale_part[:, 0] = square[:, 0]
+        scale_part[:, 1] = square[:, 1:].sum(axis=1)
+        scale_part[:, 2] = xp.einsum("mn,mn->m", residual, residual)
+        scale_part *= precision
+        scale_part += 1.0 - 5.0 / (1.0 + 4.0 * precision)
+        scale_part -= sizes
+        residual *= weight
+        coefficient_part[...] = residual @ design.T
+        coefficient_part[:, 0] -= precision[:, 0] * z[:, 3]
+        coefficient_part[:, 1:] -= precision[:, 1:2] * z[:, 4:]
+        local_part += residual
+        xp.subtract(counts, local_part, out=local_part)
+
+    # ---- natural space ------------------------------------------------------------------------------------
+    def _constrain_global(self, z: Array) -> dict[str, Array]:
+        with np.errstate(over="ignore"):
+            scales = namespace_of(z).exp(z[:, :3])
+        named = {name: scales[:, k].copy() for k, name in enumerate(_SCALES)}
+        return {**named, "alpha": z[:, 3].copy(), "beta": z[:, 4:].copy()}
+
+    def _constrain_local(self, points: Array) -> dict[str, Array]:
+        return {"eta": points[:, self.layout.n_global :].copy()}
+
+    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        n_rows, n_covariates = self.X.shape
+        shapes: dict[str, tuple[int, ...]] = {name: () for name in (*_SCALES, "alpha")}
+        found = take_natural(values, {**shapes, "beta": (n_covariates,), "eta": (n_rows,)}, self.name)
+        for name in _SCALES:
+            refuse_outside(found[name] > 0, self.name, name, "positive")
+        scales = np.log(np.column_stack([found[name] for name in _SCALES]))
+        return np.column_stack([scales, found["alpha"], found["beta"], found["eta"]])

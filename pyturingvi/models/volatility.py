@@ -1,0 +1,261 @@
+"""Multivariate stochastic volatility: log-volatilities that follow a vector autoregression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array, namespace_of
+from pyturingvi.errors import InputError
+from pyturingvi.layout import Layout
+from pyturingvi.models.base import Model
+from pyturingvi.models.checks import read_matrix, relabel
+from pyturingvi.models.parts import (
+    LOG_2PI,
+    half_cauchy_on_log_scale,
+    pieces,
+    refuse_outside,
+    row_sums,
+    take_natural,
+)
+from pyturingvi.transforms import (
+    interval,
+    interval_inverse,
+    interval_log_jacobian,
+    interval_pullback,
+    lkj_cholesky,
+    lkj_cholesky_inverse,
+    lkj_cholesky_pullback,
+    lkj_log_normalizer,
+    lkj_partial_weights,
+    log_cosh,
+    n_partial_correlations,
+)
+
+_MU_SCALE, _TAU_SCALE, _ETA = 10.0, 5.0, 1.0
+_ROW_LENGTH_TOLERANCE = 1e-4  # float32 draws have rows of L that are a little off 1
+
+
+class StochasticVolatility(Model):
+    """Multivariate stochastic volatility of return series (Ko et al. 2024, section of the same name).
+
+    `y_1 ~ N(mu, Q)`, `y_t ~ N(mu + phi*(y_{t-1} - mu), Q)` and `x_t ~ N(0, exp(y_t/2))`, where `exp(y_t/2)`
+    is a standard deviation and `Q = diag(tau) L L' diag(tau)`. Priors: `mu ~ Cauchy(0, 10)`,
+    `phi ~ Uniform(-1, 1)`, `tau ~ Cauchy+(0, 5)` and `L ~ LKJ-Cholesky(1)`. Globals in the flat vector:
+    `[mu, v_phi, log tau, v_L]` with `phi = tanh(v_phi/2)` and the partial correlations `tanh(v_L)` row by
+    row; the local of time t is `y_t`.
+
+    Parameters
+    ----------
+    returns : (T, D) array or DataFrame
+        One row a time, one column a series, as given: centre them before. Column names are kept.
+
+    Raises
+    ------
+    InputError
+        If it is not a table of finite numbers, has fewer than two times, or a series is constant.
+
+    Examples
+    --------
+    >>> StochasticVolatility([[0.01, -0.02], [0.0, 0.01], [-0.01, 0.03]]).layout
+    Layout(n_global=7, n_local=3, local_dim=2)
+    """
+
+    name: ClassVar[str] = "volatility"
+
+    def __init__(self, returns: Any) -> None:
+        what = "StochasticVolatility: returns"
+        self.returns, self.series, self.times = read_matrix(returns, what, "series")
+        n_times, size = self.returns.shape
+        if n_times < 2:
+            raise InputError(f"{what} has only {n_times} row; at least two times are needed.")
+        constant = (self.returns == self.returns[0]).all(axis=0)
+        if constant.any():
+            first = int(np.argmax(constant))
+            raise InputError(
+                f"{what}: column {self.series[first]!r} is constant ({self.returns[0, first]:g} at all "
+                f"{n_times} times; {int(constant.sum())} such columns). Leave it out: it has no volatility."
+            )
+        n_partial = n_partial_correlations(size)
+        self.layout = Layout(n_global=3 * size + n_partial, n_local=n_times, local_dim=size)
+        # time runs along the last axis: NumPy is several times faster over long contiguous rows
+        self._half_squares = 0.5 * np.ascontiguousarray(self.returns.T) ** 2
+        # log det Q gives each log cosh(v) a weight of T, with the sign against the prior's
+        self._partial_weights = lkj_partial_weights(size, _ETA) - n_times
+        self._constant = (
+            -n_times * size * LOG_2PI
+            - size * (math.log(math.pi * _MU_SCALE) + math.log(2.0))
+            - lkj_log_normalizer(size, _ETA)
+        )
+
+    # ---- names --------------------------------------------------------------------------------------------
+    @property
+    def _pairs(self) -> list[tuple[int, int]]:
+        rows, columns = np.tril_indices(len(self.series), -1)
+        return list(zip(rows.tolist(), columns.tolist(), strict=True))
+
+    @property
+    def global_labels(self) -> list[str]:
+        labels = [f"{what}[{name}]" for what in ("mu", "logit phi", "log tau") for name in self.series]
+        pairs = [(self.series[i], self.series[j]) for i, j in self._pairs]
+        return labels + [f"atanh partial correlation[{second},{first}]" for second, first in pairs]
+
+    @property
+    def dims(self) -> dict[str, list[str]]:
+        vector, matrix = ["series"], ["series", "series_2"]
+        return {"mu": vector, "phi": vector, "tau": vector, "L": matrix, "Q": matrix, "y": ["time", "series"]}
+
+    @property
+    def coords(self) -> dict[str, list[Any]]:
+        return {"series": list(self.series), "series_2": list(self.series), "time": list(self.times)}
+
+    def get_state(self) -> dict[str, Any]:
+        return {"returns": self.returns, "series": list(self.series), "times": list(self.times)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> StochasticVolatility:
+        model = cls(state["returns"])
+        model.series = relabel(state["series"], model.returns.shape[1], "StochasticVolatility: series")
+        model.times = relabel(state["times"], len(model.returns), "StochasticVolatility: times")
+        return model
+
+    # ---- density ------------------------------------------------------------------------------------------
+    def _log_density(self, points: Array) -> Array:
+        density = namespace_of(points).empty(points.shape[0], dtype=np.float64)
+        self._evaluate(points, density, None)
+        return density
+
+    def _gradient(self, points: Array, out: Array) -> None:
+        self._evaluate(points, None, out)
+
+    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
+        xp = namespace_of(points)
+        density, gradient = xp.empty(points.shape[0], dtype=np.float64), xp.empty_like(points)
+        self._evaluate(points, density, gradient)
+        return density, gradient
+
+    def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
+        """Fill `density` (M,) and `gradient` (M, d), each unless it is None."""
+        xp, layout = namespace_of(points), self.layout
+        with np.errstate(all="ignore"):
+            for rows in pieces(xp, points.shape[0], layout.n_local_total):
+                piece = points[rows]
+                self._evaluate_piece(
+                    xp,
+                    piece,
+                    None if density is None else density[rows],
+                    None if gradient is None else gradient[rows],
+                )
+
+    def _evaluate_piece(
+        self, xp: ModuleType, points: Array, density: Array | None, out: Array | None
+    ) -> None:
+        n_global, n_times, size = self.layout.n_global, self.layout.n_local, self.layout.local_dim
+        mu, v_phi, log_tau, v_partial = self._split(points[:, :n_global])
+        phi = interval(v_phi)
+        factor, remainder = lkj_cholesky(v_partial, size)
+        inverse = _inverse_of_lower(factor)
+        whiten = inverse / xp.exp(log_tau)[:, None, :]  # (M, D, D): whiten @ r_t has unit covariance
+        whiten_lagged = whiten * phi[:, None, :]
+
+        y = xp.array(points[:, n_global:].reshape(-1, n_times, size).transpose(0, 2, 1), order="C")
+        (half_squares,) = self._on(points, half_squares=self._half_squares)
+        scaled = xp.negative(y)
+        xp.exp(scaled, out=scaled)
+        scaled *= half_squares  # x_t^2 exp(-y_t) / 2
+        # The innovations r_t = (y_t - mu) - phi (y_{t-1} - mu), whitened; none has a lagged part at t = 1.
+        sum_y = None if density is None else row_sums(y)
+        y -= mu[:, :, None]
+        white = whiten @ y
+        white[:, :, 1:] -= whiten_lagged @ y[:, :, :-1]
+
+        if density is not None:
+            squares = row_sums(white * white)
+            density[...] = -0.5 * (sum_y + squares) - row_sums(scaled) + self._global_density(points)
+        if out is None:
+            return
+        g_mu, g_phi, g_log_tau, g_partial = self._split(out[:, :n_global])
+        cross = white[:, :, 1:] @ y[:, :, :-1].transpose(0, 2, 1)
+        second_moment = white @ white.transpose(0, 2, 1)
+        # gradient in y - mu: -Q^-1 r_t + phi Q^-1 r_{t+1}
+        pulled = xp.matmul(-whiten.transpose(0, 2, 1), white, out=y)
+        pulled[:, :, :-1] += whiten_lagged.transpose(0, 2, 1) @ white[:, :, 1:]
+        xp.subtract(-2.0 * mu / (_MU_SCALE**2 + mu * mu), pulled.sum(axis=2), out=g_mu)
+        scaled += pulled
+        local_out = out[:, n_global:].reshape(-1, n_times, size).transpose(0, 2, 1)
+        xp.subtract(scaled, 0.5, out=local_out)
+        xp.subtract(interval_pullback(v_phi, (whiten * cross).sum(axis=1)), phi, out=g_phi)
+        # d/dL of -|L^-1 diag(1/tau) r|^2 / 2; its product with L is what log tau sees
+        g_factor = inverse.transpose(0, 2, 1) @ second_moment
+        g_log_tau[...] = (g_factor * factor).sum(axis=2)
+        g_log_tau += (1.0 - n_times) - 2.0 / (1.0 + _TAU_SCALE**2 * xp.exp(-2.0 * log_tau))
+        (weights,) = self._on(points, weights=self._partial_weights)
+        g_partial[...] = lkj_cholesky_pullback(v_partial, g_factor, factor, remainder)
+        g_partial -= weights * xp.tanh(v_partial)
+
+    def _global_density(self, points: Array) -> Array:
+        """All terms (M,) without a time index, in float64: priors, log-Jacobians, log det Q, constants."""
+        xp, n_times = namespace_of(points), self.layout.n_local
+        z = points[:, : self.layout.n_global].astype(np.float64)
+        mu, v_phi, log_tau, v_partial = self._split(z)
+        (weights,) = self._on(z, weights=self._partial_weights)
+        total = interval_log_jacobian(v_phi) - xp.log1p((mu / _MU_SCALE) ** 2)
+        total += half_cauchy_on_log_scale(log_tau, _TAU_SCALE) - n_times * log_tau
+        return total.sum(axis=1) - log_cosh(v_partial) @ weights + self._constant
+
+    def _split(self, z: Array) -> tuple[Array, Array, Array, Array]:
+        size = self.layout.local_dim
+        return z[:, :size], z[:, size : 2 * size], z[:, 2 * size : 3 * size], z[:, 3 * size :]
+
+    # ---- natural space ------------------------------------------------------------------------------------
+    def _constrain_global(self, z: Array) -> dict[str, Array]:
+        mu, v_phi, log_tau, v_partial = self._split(z)
+        with np.errstate(over="ignore", invalid="ignore"):
+            tau = namespace_of(z).exp(log_tau)
+            factor = lkj_cholesky(v_partial, self.layout.local_dim)[0]
+            scaled = tau[:, :, None] * factor
+            covariance = scaled @ scaled.transpose(0, 2, 1)
+        return {"mu": mu.copy(), "phi": interval(v_phi), "tau": tau, "L": factor, "Q": covariance}
+
+    def _constrain_local(self, points: Array) -> dict[str, Array]:
+        shape = (points.shape[0], self.layout.n_local, self.layout.local_dim)
+        return {"y": points[:, self.layout.n_global :].copy().reshape(shape)}
+
+    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        n_times, size = self.returns.shape
+        vector = (size,)
+        shapes = {"mu": vector, "phi": vector, "tau": vector, "L": (size, size), "y": (n_times, size)}
+        found = take_natural(values, shapes, self.name)
+        factor = found["L"]
+        lengths = np.sqrt((factor**2).sum(axis=2))
+        refuse_outside(np.abs(found["phi"]) < 1, self.name, "phi", "inside (-1, 1)")
+        refuse_outside(found["tau"] > 0, self.name, "tau", "positive")
+        refuse_outside(np.triu(factor, 1) == 0, self.name, "L", "lower triangular")
+        refuse_outside(np.diagonal(factor, axis1=1, axis2=2) > 0, self.name, "L", "positive on its diagonal")
+        unit = np.abs(lengths - 1) < _ROW_LENGTH_TOLERANCE
+        refuse_outside(unit, self.name, "L", "a correlation matrix's factor, its rows of length 1")
+        parts = [
+            found["mu"],
+            interval_inverse(found["phi"]),
+            np.log(found["tau"]),
+            lkj_cholesky_inverse(factor),
+        ]
+        return np.concatenate([*parts, found["y"].reshape(-1, n_times * size)], axis=1)
+
+
+def _inverse_of_lower(factor: Array) -> Array:
+    """Inverse of a batch of lower triangular matrices; infinite or NaN, without a word, where singular."""
+    xp, size = namespace_of(factor), factor.shape[2]
+    try:
+        return xp.tril(xp.linalg.inv(factor))
+    except np.linalg.LinAlgError:  # one singular matrix: forward substitution serves the others all the same
+        inverse = xp.zeros_like(factor)
+        for i in range(size):
+            inverse[:, i, i] = 1.0
+            inverse[:, i, :i] = -(factor[:, i : i + 1, :i] @ inverse[:, :i, :i])[:, 0]
+            inverse[:, i, : i + 1] /= factor[:, i, i, None]
+        return inverse

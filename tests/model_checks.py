@@ -1,0 +1,89 @@
+"""What every model's tests ask: gradients against differences, float32, pickling, saved state."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+
+from pyturingvi.models import Model
+
+
+def assert_gradient_is_the_slope(model: Model, points: np.ndarray, directions: np.ndarray) -> None:
+    """Central differences along each direction (a row), to 1e-6 of the largest gradient component."""
+    gradient = model.gradient(points)
+    density, same_gradient = model.log_density_and_gradient(points)
+    np.testing.assert_allclose(same_gradient, gradient, rtol=1e-12, atol=1e-12 * np.abs(gradient).max())
+    np.testing.assert_allclose(density, model.log_density(points), rtol=1e-13)
+    scale = np.abs(gradient).max()
+    for direction in directions:
+        # Richardson's extrapolation of two steps: the error is of fourth order, so that steps may be large
+        slopes = []
+        for step in (2e-3, 1e-3):
+            above = model.log_density(points + step * direction)
+            below = model.log_density(points - step * direction)
+            slopes.append((above - below) / (2 * step))
+        slope = (4 * slopes[1] - slopes[0]) / 3
+        np.testing.assert_allclose(gradient @ direction, slope, atol=1e-6 * scale, rtol=0)
+
+
+def unit_directions(model: Model, n: int, seed: int) -> np.ndarray:
+    directions = np.random.default_rng(seed).normal(size=(n, model.dim))
+    return directions / np.linalg.norm(directions, axis=1, keepdims=True)
+
+
+def assert_float32_agrees(model: Model, points: np.ndarray, relative: float) -> None:
+    narrow = points.astype(np.float32)
+    density, gradient = model.log_density_and_gradient(narrow.astype(float))
+    density32, gradient32 = model.log_density_and_gradient(narrow)
+    assert density32.dtype == np.float64
+    assert gradient32.dtype == np.float32
+    assert model.log_density(narrow).dtype == np.float64
+    np.testing.assert_allclose(density32, density, rtol=relative)
+    np.testing.assert_allclose(model.log_density(narrow), density, rtol=relative)
+    scale = np.abs(gradient).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(gradient32 / scale, gradient / scale, atol=relative)
+    np.testing.assert_array_equal(model.gradient(narrow), gradient32)
+
+
+def assert_batches_are_independent(model: Model, points: np.ndarray) -> None:
+    """A point gives the same numbers alone, in a batch and in a batch large enough to be cut in pieces."""
+    original = points.copy()
+    density, gradient = model.log_density_and_gradient(points)
+    many = np.tile(points, (-(-1024 // len(points)), 1))
+    for k in range(len(points)):
+        np.testing.assert_allclose(model.log_density(points[k]), density[k : k + 1], rtol=1e-12)
+        np.testing.assert_allclose(
+            model.gradient(points[k])[0], gradient[k], rtol=1e-10, atol=1e-12 * np.abs(gradient).max()
+        )
+    repeats = len(many) // len(points)
+    np.testing.assert_allclose(model.log_density(many), np.tile(density, repeats), rtol=1e-12)
+    np.testing.assert_allclose(
+        model.gradient(many), np.tile(gradient, (repeats, 1)), rtol=1e-10, atol=1e-12 * np.abs(gradient).max()
+    )
+    np.testing.assert_array_equal(points, original)
+
+
+def assert_round_trip(model: Model, points: np.ndarray) -> None:
+    natural = model.constrain(points)
+    np.testing.assert_allclose(model.unconstrain(natural), points, rtol=1e-10, atol=1e-11)
+    for name, value in model.constrain_global(points[:, : model.layout.n_global]).items():
+        np.testing.assert_array_equal(value, natural[name])
+    for name, value in natural.items():
+        axes = [len(model.coords[axis]) for axis in model.dims[name]]
+        assert value.shape == (len(points), *axes), name
+    assert set(natural) == set(model.dims)
+    assert len(model.global_labels) == len(set(model.global_labels)) == model.layout.n_global
+
+
+def assert_survives_pickle_and_state(model: Model, points: np.ndarray) -> None:
+    expected = model.log_density(points)  # also fills the model's cache, which must not travel
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).log_density(points), expected)
+    state = model.get_state()
+    plain = {key: value for key, value in state.items() if not isinstance(value, np.ndarray)}
+    restored = type(model).from_state({**state, **json.loads(json.dumps(plain))})
+    np.testing.assert_array_equal(restored.log_density(points), expected)
+    assert restored.layout == model.layout
+    assert restored.global_labels == model.global_labels
+    assert restored.coords == model.coords

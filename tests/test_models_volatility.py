@@ -1,0 +1,210 @@
+"""Multivariate stochastic volatility against SciPy's densities, finite differences and bad input."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from model_checks import (
+    assert_batches_are_independent,
+    assert_float32_agrees,
+    assert_gradient_is_the_slope,
+    assert_round_trip,
+    assert_survives_pickle_and_state,
+    unit_directions,
+)
+from scipy import stats
+
+from pyturingvi.errors import InputError
+from pyturingvi.models import StochasticVolatility
+
+
+def make(n_times: int, size: int, seed: int = 0) -> StochasticVolatility:
+    return StochasticVolatility(0.01 * np.random.default_rng(seed).standard_t(4, size=(n_times, size)))
+
+
+def draws(model: StochasticVolatility, n: int, seed: int = 1) -> np.ndarray:
+    """Globals at random; volatilities of the size that belongs to the returns."""
+    points = np.random.default_rng(seed).normal(0.0, 0.5, size=(n, model.dim))
+    points[:, model.layout.n_global :] -= 9.0
+    points[:, : model.layout.local_dim] -= 8.5
+    return points
+
+
+def lkj_by_scipy(v: np.ndarray, size: int) -> float:
+    """LKJ(1) by its construction: the partial correlation of column j is a Beta variable on (-1, 1)."""
+    total, place = 0.0, 0
+    for i in range(1, size):
+        for j in range(i):
+            shape = (size - 1 - (j + 1)) / 2 + 1
+            r = math.tanh(v[place])
+            total += stats.beta.logpdf((r + 1) / 2, shape, shape) - math.log(2) + math.log1p(-r * r)
+            place += 1
+    return total
+
+
+def by_scipy(model: StochasticVolatility, point: np.ndarray) -> float:
+    n_times, size = model.returns.shape
+    mu, v_phi, log_tau = point[:size], point[size : 2 * size], point[2 * size : 3 * size]
+    v_partial = point[3 * size : model.layout.n_global]
+    y = point[model.layout.n_global :].reshape(n_times, size)
+    phi, tau = np.tanh(v_phi / 2), np.exp(log_tau)
+    factor, place = np.zeros((size, size)), 0
+    for i in range(size):
+        left = 1.0
+        for j in range(i):
+            factor[i, j] = math.tanh(v_partial[place]) * math.sqrt(left)
+            left -= factor[i, j] ** 2
+            place += 1
+        factor[i, i] = math.sqrt(left)
+    covariance = stats.Covariance.from_cholesky(np.diag(tau) @ factor)
+    total = stats.cauchy.logpdf(mu, 0, 10).sum() + stats.halfcauchy.logpdf(tau, 0, 5).sum() + log_tau.sum()
+    total += stats.uniform.logpdf(phi, -1, 2).sum() + np.log((1 - phi**2) / 2).sum()
+    total += lkj_by_scipy(v_partial, size)
+    means = np.vstack([mu, mu + phi * (y[:-1] - mu)])
+    total += stats.multivariate_normal(np.zeros(size), covariance).logpdf(y - means).sum()
+    return float(total + stats.norm.logpdf(model.returns, 0, np.exp(y / 2)).sum())
+
+
+@pytest.mark.parametrize(("n_times", "size"), [(262, 6), (2, 1), (40, 2), (7, 4)])
+def test_log_density_is_the_sum_of_scipys_densities(n_times: int, size: int) -> None:
+    model = make(n_times, size)
+    points = draws(model, 20)
+    np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-10)
+
+
+def test_the_papers_small_problem_has_its_dimensions() -> None:
+    assert (make(262, 6).dim, make(262, 6).layout.n_global) == (1605, 33)
+
+
+@pytest.mark.parametrize(("n_times", "size"), [(2, 1), (5, 1), (4, 2), (3, 3), (5, 6)])
+def test_gradient_equals_central_differences_in_all_coordinates(n_times: int, size: int) -> None:
+    model = make(n_times, size)
+    assert_gradient_is_the_slope(model, draws(model, 3), np.eye(model.dim))
+
+
+def test_gradient_equals_central_differences_at_the_papers_small_size() -> None:
+    model = make(262, 6)
+    assert_gradient_is_the_slope(model, draws(model, 2), unit_directions(model, 6, 2))
+    globals_only = np.eye(model.dim)[: model.layout.n_global]
+    assert_gradient_is_the_slope(model, draws(model, 2, seed=3), globals_only)
+
+
+def test_round_trip_state_float32_and_batches() -> None:
+    for model in (make(2, 1), make(6, 3), make(262, 6)):
+        points = draws(model, 3)
+        assert_round_trip(model, points)
+        assert_survives_pickle_and_state(model, points)
+        assert_float32_agrees(model, points, 5e-5)
+        assert_batches_are_independent(model, points)
+
+
+def test_natural_values_are_what_the_names_say() -> None:
+    model = make(3, 2)
+    point = np.array([1.0, 2.0, 0.4, -0.6, 0.1, 0.2, 0.7, *range(6)])
+    natural = model.constrain(point)
+    np.testing.assert_array_equal(natural["mu"], [[1.0, 2.0]])
+    np.testing.assert_allclose(natural["phi"], np.tanh([[0.2, -0.3]]))
+    np.testing.assert_allclose(natural["tau"], np.exp([[0.1, 0.2]]))
+    r, tau = np.tanh(0.7), np.exp([0.1, 0.2])
+    np.testing.assert_allclose(natural["L"], [[[1, 0], [r, np.sqrt(1 - r * r)]]])
+    np.testing.assert_allclose(natural["Q"][0], np.array([[1, r], [r, 1]]) * np.outer(tau, tau))
+    np.testing.assert_array_equal(natural["y"], [[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]])
+    assert model.global_names == ["mu", "phi", "tau", "L", "Q"]
+
+
+def test_a_data_frame_keeps_its_names_and_gives_the_same_density() -> None:
+    plain = make(4, 3)
+    frame = pd.DataFrame(
+        plain.returns, columns=["EUR", "JPY", "GBP"], index=pd.date_range("2006-05-17", periods=4)
+    )
+    named = StochasticVolatility(frame)
+    points = draws(plain, 3)
+    np.testing.assert_array_equal(named.log_density(points), plain.log_density(points))
+    assert named.global_labels[0] == "mu[EUR]"
+    assert named.global_labels[4] == "logit phi[JPY]"
+    assert named.global_labels[-3:] == [
+        f"atanh partial correlation[{pair}]" for pair in ("JPY,EUR", "GBP,EUR", "GBP,JPY")
+    ]
+    assert named.coords["time"][0].startswith("2006-05-17")
+    assert_survives_pickle_and_state(named, points)
+
+
+def test_far_points_give_no_warning_and_near_singular_ones_stay_finite() -> None:
+    model = make(5, 3)
+    points = draws(model, 4)
+    points[0, -1] = -1000.0  # exp(-y) overflows
+    points[1, 6:9] = -800.0  # tau underflows to 0
+    points[2, 9:12] = 1000.0  # L is singular
+    points[3, 9:12] = 12.0  # correlations within 1e-10 of 1
+    density, gradient = model.log_density_and_gradient(points)
+    assert not np.isfinite(density[:3]).any()
+    assert not np.isfinite(gradient[:3]).all(axis=1).any()
+    # The values of one point must not depend on the others of its batch.
+    alone, alone_gradient = model.log_density_and_gradient(points[3:])
+    assert np.isfinite(alone).all()
+    assert np.isfinite(alone_gradient).all()
+    np.testing.assert_allclose(density[3], alone[0], rtol=1e-12)
+    np.testing.assert_allclose(gradient[3], alone_gradient[0], atol=1e-12 * np.abs(alone_gradient).max())
+
+
+def test_strong_correlations_keep_their_accuracy() -> None:
+    model = make(30, 4)
+    points = draws(model, 10, seed=5)
+    points[:, 12:18] *= 6.0
+    np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-8)
+
+
+GOOD = np.array([[0.01, -0.02], [0.0, 0.03], [-0.01, 0.01]])
+FRAME = pd.DataFrame(GOOD, columns=["EUR", "JPY"])
+
+
+def with_entry(place: tuple[int, int], value: float) -> np.ndarray:
+    changed = GOOD.copy()
+    changed[place] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("returns", "words"),
+    [
+        (GOOD[:, 0], r"must be a table .*shape \(3,\)"),
+        (GOOD[:1], "has only 1 row"),
+        (GOOD[:0], "is empty"),
+        (GOOD[:, :0], "has no columns"),
+        (with_entry((1, 1), np.nan), r"row 1 .*column 'series2': NaN"),
+        (with_entry((2, 0), -np.inf), r"row 2 .*column 'series1': infinite"),
+        (GOOD * [1.0, 0.0], "column 'series2' is constant"),
+        (FRAME.assign(JPY=0.25), "column 'JPY' is constant"),
+        (FRAME.assign(JPY=["a", "b", "c"]), "column 'JPY'"),
+        (FRAME.set_axis(["EUR", "EUR"], axis=1), "more than one column named 'EUR'"),
+        (GOOD.astype(str), "must hold numbers"),
+        (GOOD * 1j, "complex"),
+        (np.ma.masked_array(GOOD, mask=GOOD == 0), "masked"),
+    ],
+)
+def test_bad_returns_are_refused_by_name_and_place(returns: Any, words: str) -> None:
+    with pytest.raises(InputError, match=f"StochasticVolatility: returns.*{words}"):
+        StochasticVolatility(returns)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("phi", np.array([[0.5, 1.0]]), "phi must be inside"),
+        ("tau", np.array([[0.5, -1.0]]), "tau must be positive"),
+        ("L", np.array([[[1.0, 0.5], [0.6, 0.8]]]), "L must be lower triangular"),
+        ("L", np.array([[[1.0, 0.0], [0.6, 0.9]]]), "rows of length 1"),
+        ("L", np.array([[[1.0, 0.0], [0.6, -0.8]]]), "positive on its diagonal"),
+        ("L", np.eye(3)[None], r"L must have shape \(M, 2, 2\)"),
+        ("mu", np.array([[np.nan, 0.0]]), "mu has NaN"),
+    ],
+)
+def test_unconstrain_refuses_values_outside_their_support(name: str, value: np.ndarray, words: str) -> None:
+    model = StochasticVolatility(GOOD)
+    natural = model.constrain(np.zeros((1, model.dim)))
+    with pytest.raises(InputError, match=words):
+        model.unconstrain({**natural, name: value})
