@@ -12,7 +12,7 @@ from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
 
 LOG_2PI = math.log(2.0 * math.pi)
-_CPU_ELEMENTS = 1 << 17  # 1 MiB of float64 a buffer: two or three of them stay in a core's cache
+_CPU_ELEMENTS = 1 << 18  # 2 MiB of float64 a buffer: a few of them stay in the cache
 _GPU_ELEMENTS = 1 << 25
 
 

@@ -142,11 +142,11 @@ class RobustPoisson(Model):
                 xp.subtract(eta, residual, out=residual)
                 if self._has_offset:
                     residual -= self._on(points, offset=self.offset)[0]
-                rate = xp.exp(eta) if gradient is None else xp.exp(eta, out=gradient[rows, n_global:])
+                rate = xp.exp(eta)
                 if density is not None:
                     density[rows] = self._density_of(z, eta, residual, rate)
                 if gradient is not None:
-                    self._gradient_of(z, residual, design, gradient[rows])
+                    self._gradient_of(z, residual, rate, design, gradient[rows])
 
     def _density_of(self, z: Array, eta: Array, residual: Array, rate: Array) -> Array:
         """Log density (M,) from the globals, the residuals of eta and the rates exp(eta)."""
@@ -165,13 +165,13 @@ class RobustPoisson(Model):
         total += half_student_t4_on_log_scale(log_scales) - sizes * log_scales
         return likelihood + total.sum(axis=1) + self._constant
 
-    def _gradient_of(self, z: Array, residual: Array, design: Array, out: Array) -> None:
-        """Gradient into `out` (M, d), whose local part holds the rates; `residual` is used up."""
+    def _gradient_of(self, z: Array, residual: Array, rate: Array, design: Array, out: Array) -> None:
+        """Gradient into `out` (M, d); `residual` and `rate` are used up."""
         xp, n_global = namespace_of(z), self.layout.n_global
         counts, sizes = self._on(z, counts=self.y, sizes=self._sizes)
         precision = xp.exp(-2.0 * z[:, :3])
         weight = precision[:, 2:]
-        scale_part, coefficient_part, local_part = out[:, :3], out[:, 3:n_global], out[:, n_global:]
+        scale_part, coefficient_part = out[:, :3], out[:, 3:n_global]
         square = z[:, 3:] * z[:, 3:]
         scale_part[:, 0] = square[:, 0]
         scale_part[:, 1] = square[:, 1:].sum(axis=1)
@@ -183,8 +183,9 @@ class RobustPoisson(Model):
         coefficient_part[...] = residual @ design.T
         coefficient_part[:, 0] -= precision[:, 0] * z[:, 3]
         coefficient_part[:, 1:] -= precision[:, 1:2] * z[:, 4:]
-        local_part += residual
-        xp.subtract(counts, local_part, out=local_part)
+        # `out` is written once: its rows are not aligned, and passes over it cost twice those over a buffer
+        rate += residual
+        xp.subtract(counts, rate, out=out[:, n_global:])
 
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:

@@ -158,8 +158,8 @@ class StochasticVolatility(Model):
         mu, v_phi, log_tau, v_partial = self._split(points[:, :n_global])
         phi = interval(v_phi)
         factor, remainder = lkj_cholesky(v_partial, size)
-        inverse = _inverse_of_lower(factor)
-        whiten = inverse / xp.exp(log_tau)[:, None, :]  # (M, D, D): whiten @ r_t has unit covariance
+        tau = xp.exp(log_tau)
+        whiten = _inverse_of_lower(factor) / tau[:, None, :]  # (M, D, D): whiten @ r_t has unit covariance
         whiten_lagged = whiten * phi[:, None, :]
 
         y = xp.array(points[:, n_global:].reshape(-1, n_times, size).transpose(0, 2, 1), order="C")
@@ -180,17 +180,16 @@ class StochasticVolatility(Model):
             return
         g_mu, g_phi, g_log_tau, g_partial = self._split(out[:, :n_global])
         cross = white[:, :, 1:] @ y[:, :, :-1].transpose(0, 2, 1)
-        second_moment = white @ white.transpose(0, 2, 1)
-        # gradient in y - mu: -Q^-1 r_t + phi Q^-1 r_{t+1}
+        # gradient in y - mu: -Q^-1 r_t, and further down + phi Q^-1 r_{t+1}
         pulled = xp.matmul(-whiten.transpose(0, 2, 1), white, out=y)
+        # d/dL of -|L^-1 diag(1/tau) r|^2 / 2; its product with L is what log tau sees
+        g_factor = pulled @ white.transpose(0, 2, 1) * -tau[:, :, None]
         pulled[:, :, :-1] += whiten_lagged.transpose(0, 2, 1) @ white[:, :, 1:]
         xp.subtract(-2.0 * mu / (_MU_SCALE**2 + mu * mu), pulled.sum(axis=2), out=g_mu)
         scaled += pulled
         local_out = out[:, n_global:].reshape(-1, n_times, size).transpose(0, 2, 1)
         xp.subtract(scaled, 0.5, out=local_out)
         xp.subtract(interval_pullback(v_phi, (whiten * cross).sum(axis=1)), phi, out=g_phi)
-        # d/dL of -|L^-1 diag(1/tau) r|^2 / 2; its product with L is what log tau sees
-        g_factor = inverse.transpose(0, 2, 1) @ second_moment
         g_log_tau[...] = (g_factor * factor).sum(axis=2)
         g_log_tau += (1.0 - n_times) - 2.0 / (1.0 + _TAU_SCALE**2 * xp.exp(-2.0 * log_tau))
         (weights,) = self._on(points, weights=self._partial_weights)
@@ -251,7 +250,7 @@ def _inverse_of_lower(factor: Array) -> Array:
     """Inverse of a batch of lower triangular matrices; infinite or NaN, without a word, where singular."""
     xp, size = namespace_of(factor), factor.shape[2]
     try:
-        return xp.tril(xp.linalg.inv(factor))
+        return xp.linalg.inv(factor)
     except np.linalg.LinAlgError:  # one singular matrix: forward substitution serves the others all the same
         inverse = xp.zeros_like(factor)
         for i in range(size):
