@@ -38,7 +38,27 @@ _WHERE = {
 }
 _MODULES = ("data", "errors", "models")
 
-__all__ = [*_WHERE, *_MODULES]
+__all__ = [
+    "SGD",
+    "Adam",
+    "Fit",
+    "FullRank",
+    "Layout",
+    "MeanField",
+    "PolynomialAveraging",
+    "ProjectedSGD",
+    "ProximalSGD",
+    "PyTuringVIError",
+    "Structured",
+    "data",
+    "errors",
+    "fit",
+    "list_problems",
+    "load_fit",
+    "load_problem",
+    "models",
+    "step_decay",
+]
 
 
 def __getattr__(name: str) -> Any:

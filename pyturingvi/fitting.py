@@ -103,9 +103,7 @@ def fit(
         Before any work, for an argument that cannot be used.
     """
     if not isinstance(model, Model):
-        raise InputError(
-            f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}."
-        )
+        raise InputError(f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}.")
     chosen = get_family(family)
     rule = get_rule(_default_optimizer() if optimizer is None else optimizer)
     n_iterations = _whole("n_iterations", n_iterations, 1)
@@ -123,9 +121,7 @@ def fit(
     runner = select_engine(engine, model, n_threads)
     namespace_for(device)
     path = None if checkpoint is None else check_writable(checkpoint, "checkpoint")
-    slots = fit_bytes(
-        chosen, model.layout, np.dtype(dtype).itemsize, rule.n_slots, n_samples, averaging is not None
-    )
+    slots = fit_bytes(chosen, model.layout, np.dtype(dtype).itemsize, rule.n_slots, n_samples, averaging is not None)
     check_memory(slots, max_memory, device, chosen, model.layout)
 
     draws = None if noise is None else _check_noise(noise, n_iterations, n_samples, model.dim)
@@ -187,8 +183,7 @@ def _check_noise(noise: Any, n_iterations: int, n_samples: int, dim: int) -> np.
     draws = _finite_array("noise", noise)
     if draws.shape != (n_iterations, n_samples, dim):
         raise InputError(
-            f"noise must have shape (n_iterations, n_samples, d) = {(n_iterations, n_samples, dim)}, "
-            f"got {draws.shape}."
+            f"noise must have shape (n_iterations, n_samples, d) = {(n_iterations, n_samples, dim)}, got {draws.shape}."
         )
     return draws
 
@@ -201,9 +196,7 @@ def _initial(
     if init is None:
         location = _finite_array("init_location", init_location)
         if location.shape not in ((), (model.dim,)):
-            raise InputError(
-                f"init_location must be a number or have shape ({model.dim},), got {location.shape}."
-            )
+            raise InputError(f"init_location must be a number or have shape ({model.dim},), got {location.shape}.")
         if isinstance(init_scale, bool) or not isinstance(init_scale, int | float | np.floating):
             raise InputError(f"init_scale must be a number above 0, got {init_scale!r}.")
         if not (math.isfinite(init_scale) and init_scale > 0):

@@ -30,9 +30,7 @@ def available_memory(device: str = "cpu") -> int:
     return max(free, 0)
 
 
-def fit_bytes(
-    family: Family, layout: Layout, itemsize: int, n_slots: int, n_samples: int, averaging: bool
-) -> int:
+def fit_bytes(family: Family, layout: Layout, itemsize: int, n_slots: int, n_samples: int, averaging: bool) -> int:
     """Bytes for parameters, gradient, optimizer state and the batch of points of one fit.
 
     The result's float64 copy of the parameters counts too.

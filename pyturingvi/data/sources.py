@@ -64,9 +64,7 @@ def own_file(data_dir: str | PathLike[str], *names: str) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise DataError(
-        f"data_dir={str(data_dir)!r} holds no {' or '.join(names)}. Put the file there under this name."
-    )
+    raise DataError(f"data_dir={str(data_dir)!r} holds no {' or '.join(names)}. Put the file there under this name.")
 
 
 def read_csv(source: Any, name: str, **options: Any) -> pd.DataFrame:

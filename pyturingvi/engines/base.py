@@ -41,7 +41,8 @@ class FitSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionary."""
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
 
     @property
     def family_object(self) -> Family:

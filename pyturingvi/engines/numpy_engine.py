@@ -49,6 +49,4 @@ class NumpyEngine(Engine):
                     bound.base, spec.seed, spec.n_samples, model.dim, spec.n_iterations, dtype, xp, workers
                 )
             )
-            return run_loop(
-                objective, rule.start(bound, workers), stream, spec, initial, monitor, averaging, observer
-            )
+            return run_loop(objective, rule.start(bound, workers), stream, spec, initial, monitor, averaging, observer)

@@ -7,6 +7,7 @@ that stays in cache: no d x d array exists on the CPU.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
@@ -68,9 +69,7 @@ class _BoundFullRank(BoundFamily):
         self._starts = (d + starts).tolist()
         self.diagonal = xp.asarray(d + starts[:-1])
         self._width = min(d, max(8, _PANEL_BYTES // (self.dtype.itemsize * d)))
-        self._position: Array | None = (
-            None  # a GPU scatters by index: thousands of slice copies would launch kernels
-        )
+        self._position: Array | None = None  # a GPU scatters by index: thousands of slice copies would launch kernels
 
     def transform(self, work: Array, noise: Array, out: Array) -> None:
         d = self.layout.dim
@@ -104,10 +103,8 @@ class _BoundFullRank(BoundFamily):
 
     def standardize(self, work: Array, points: Array) -> Array:
         centred = points - work[: self.layout.dim]
-        if self.xp is np:
-            from scipy.linalg import solve_triangular
-        else:
-            from cupyx.scipy.linalg import solve_triangular
+        module = "scipy.linalg" if self.xp is np else "cupyx.scipy.linalg"
+        solve_triangular = importlib.import_module(module).solve_triangular
         return solve_triangular(self._dense(work), centred.T, lower=True).T
 
     def _unpack(self, work: Array, first: int, columns: Array) -> None:

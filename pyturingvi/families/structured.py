@@ -43,9 +43,9 @@ class Structured(Family):
 
     def pattern(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         d, d_z, d_y = layout.dim, layout.n_global, layout.local_dim
-        lengths = np.concatenate(
-            [np.arange(d, d - d_z, -1), np.tile(np.arange(d_y, 0, -1), layout.n_local)]
-        ).astype(np.int64)
+        lengths = np.concatenate([np.arange(d, d - d_z, -1), np.tile(np.arange(d_y, 0, -1), layout.n_local)]).astype(
+            np.int64
+        )
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         columns = np.repeat(np.arange(d), lengths)
         # in every column the rows run on from the diagonal without a gap
@@ -72,9 +72,7 @@ class _BoundStructured(BoundFamily):
         self._block_starts = column_starts(d_y).tolist()
         block_diagonal = np.arange(n)[:, None] * triangle_size(d_y) + column_starts(d_y)[:-1]
         self.diagonal = xp.asarray(
-            np.concatenate(
-                [self._zz.start + column_starts(d_z)[:-1], self._blocks.start + block_diagonal.ravel()]
-            )
+            np.concatenate([self._zz.start + column_starts(d_z)[:-1], self._blocks.start + block_diagonal.ravel()])
         )
 
     # ---- points and gradients -----------------------------------------------------------------------------

@@ -22,8 +22,7 @@ __all__ = [
 def model_class(name: str) -> type[Model]:
     """The model class with this `name`, as written in a saved fit."""
     known: dict[str, type[Model]] = {
-        cls.name: cls
-        for cls in (IsotropicGaussian, ItemResponse, LogDensity, RobustPoisson, StochasticVolatility)
+        cls.name: cls for cls in (IsotropicGaussian, ItemResponse, LogDensity, RobustPoisson, StochasticVolatility)
     }
     if name not in known:
         raise unknown_name("model", name, known)

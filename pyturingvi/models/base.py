@@ -97,7 +97,12 @@ class Model(ABC):
         InputError
             If a name is missing, a shape is wrong or a value lies outside its support.
         """
-        arrays = {key: np.asarray(value, dtype=float) for key, value in values.items()}
+        arrays = {}
+        for key, value in values.items():
+            try:
+                arrays[key] = np.asarray(value, dtype=float)
+            except (TypeError, ValueError):
+                raise InputError(f"{self.name}: {key!r} must be an array of real numbers.") from None
         return self._unconstrain(arrays)
 
     # ---- names --------------------------------------------------------------------------------------------
@@ -137,7 +142,8 @@ class Model(ABC):
         raise InputError(f"{cls.__name__} cannot be read from a file.")
 
     @abstractmethod
-    def _log_density(self, points: Array) -> Array: ...
+    def _log_density(self, points: Array) -> Array:
+        """Log density (M,) in float64; `points` may be the caller's own array and is never written to."""
 
     @abstractmethod
     def _gradient(self, points: Array, out: Array) -> None:

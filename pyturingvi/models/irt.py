@@ -239,9 +239,7 @@ class ItemResponse(Model):
         n_points: int | None = None
         for name in ("mu_beta", "s_beta", "s_gamma", "gamma", "beta", "alpha"):
             if name not in values:
-                raise InputError(
-                    f"{self.name}: unconstrain needs {name!r}; given: {', '.join(values) or 'nothing'}."
-                )
+                raise InputError(f"{self.name}: unconstrain needs {name!r}; given: {', '.join(values) or 'nothing'}.")
             value = values[name]
             if n_points is None:
                 n_points = value.shape[0] if value.ndim == 1 else -1

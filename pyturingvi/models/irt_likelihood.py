@@ -22,9 +22,7 @@ _CPU_BLOCK_BYTES = 1 << 18
 _GPU_BLOCK_BYTES = 1 << 28
 
 
-def _block_shape(
-    xp: ModuleType, itemsize: int, n_points: int, n_items: int, n_students: int
-) -> tuple[int, int]:
+def _block_shape(xp: ModuleType, itemsize: int, n_points: int, n_items: int, n_students: int) -> tuple[int, int]:
     """Points and students in one block of cells."""
     cells = (_CPU_BLOCK_BYTES if xp is np else _GPU_BLOCK_BYTES) // itemsize
     students = min(n_students, max(16, cells // n_items))

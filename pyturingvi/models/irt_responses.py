@@ -46,9 +46,7 @@ def read_responses(responses: Any) -> tuple[np.ndarray, list[Any], list[str]]:
         try:
             values = np.asarray(to_numpy(responses))
         except ValueError:
-            raise InputError(
-                "responses: the rows have different lengths; give a (students, items) table."
-            ) from None
+            raise InputError("responses: the rows have different lengths; give a (students, items) table.") from None
         _check_shape(values.shape)
         students = list(range(values.shape[0]))
         items = [f"item{k + 1}" for k in range(values.shape[1])]

@@ -58,9 +58,7 @@ class LogDensity(Model):
 
     def __init__(self, fn: Function, layout: Layout, names: Sequence[str] | None = None) -> None:
         if not isinstance(layout, Layout):
-            raise InputError(
-                f"LogDensity: layout must be a Layout(n_global, n_local, local_dim), got {layout!r}."
-            )
+            raise InputError(f"LogDensity: layout must be a Layout(n_global, n_local, local_dim), got {layout!r}.")
         if not callable(fn):
             raise InputError(f"LogDensity: fn must be a function of a (M, d) array, got {fn!r}.")
         self.layout = layout

@@ -83,9 +83,7 @@ class RobustPoisson(Model):
         # the intercept's column of ones first: [alpha, beta] is then one contiguous piece of the flat vector
         self._design = np.vstack([np.ones(n_rows), matrix.T])
         self._sizes = np.array([1.0, n_covariates, n_rows])
-        self._constant = (
-            -math.fsum(map(math.lgamma, counts + 1.0)) - 0.5 * (1 + n_covariates + n_rows) * LOG_2PI
-        )
+        self._constant = -math.fsum(map(math.lgamma, counts + 1.0)) - 0.5 * (1 + n_covariates + n_rows) * LOG_2PI
 
     # ---- names --------------------------------------------------------------------------------------------
     @property

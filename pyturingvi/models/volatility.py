@@ -151,9 +151,7 @@ class StochasticVolatility(Model):
                     None if gradient is None else gradient[rows],
                 )
 
-    def _evaluate_piece(
-        self, xp: ModuleType, points: Array, density: Array | None, out: Array | None
-    ) -> None:
+    def _evaluate_piece(self, xp: ModuleType, points: Array, density: Array | None, out: Array | None) -> None:
         n_global, n_times, size = self.layout.n_global, self.layout.n_local, self.layout.local_dim
         mu, v_phi, log_tau, v_partial = self._split(points[:, :n_global])
         phi = interval(v_phi)

@@ -23,9 +23,7 @@ class PolynomialAveraging:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.eta, int | float) and 0 <= self.eta < float("inf")):
-            raise InputError(
-                f"PolynomialAveraging: eta must be a finite number of at least 0, got {self.eta!r}."
-            )
+            raise InputError(f"PolynomialAveraging: eta must be a finite number of at least 0, got {self.eta!r}.")
 
     def update(self, average: Array, work: Array, iteration: int) -> None:
         """Move `average` in place towards the parameters after update `iteration`, counted from 1."""

@@ -109,11 +109,7 @@ def describe_divergence(objective: Objective, done: int) -> str:
     where = "the squared norm of the gradient overflowed"
     if columns.size:
         first, d_z = int(columns[0]), model.layout.n_global
-        name = (
-            model.global_labels[first]
-            if first < d_z
-            else f"local block {(first - d_z) // model.layout.local_dim}"
-        )
+        name = model.global_labels[first] if first < d_z else f"local block {(first - d_z) // model.layout.local_dim}"
         where = f"the gradient became non-finite in {columns.size} coordinates, first in {name!r}"
     return (
         f"at update {done + 1} {where}; the parameters after {done} updates are kept. "

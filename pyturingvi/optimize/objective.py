@@ -34,9 +34,7 @@ class Objective:
         Leave the entropy out of the gradient (for the proximal operator).
     """
 
-    def __init__(
-        self, model: Model, bound: BoundFamily, n_samples: int, energy_only: bool, workers: Workers
-    ) -> None:
+    def __init__(self, model: Model, bound: BoundFamily, n_samples: int, energy_only: bool, workers: Workers) -> None:
         xp, d = bound.xp, bound.layout.dim
         self.model, self.bound, self.workers = model, bound, workers
         self.energy_only = energy_only
@@ -94,9 +92,7 @@ class Objective:
             return self.model._log_density(points)
 
         threaded = xp is np and self.model.thread_safe
-        parts = (
-            self.workers.map(part, range(len(sizes))) if threaded else [part(k) for k in range(len(sizes))]
-        )
+        parts = self.workers.map(part, range(len(sizes))) if threaded else [part(k) for k in range(len(sizes))]
         values = to_numpy(xp.concatenate([p for p in parts if p is not None]))
         with np.errstate(invalid="ignore", over="ignore"):
             mean = float(values.mean())

@@ -35,9 +35,7 @@ class Rule(ABC):
     stepsize: Any
     name: ClassVar[str]
     n_slots: ClassVar[int] = 0
-    energy_only: ClassVar[bool] = (
-        False  # True: the entropy enters through a proximal operator, not the gradient
-    )
+    energy_only: ClassVar[bool] = False  # True: the entropy enters through a proximal operator, not the gradient
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stepsize", as_schedule(self.stepsize, type(self).__name__))
@@ -90,9 +88,7 @@ class RuleState:
     def _constants(self, iteration: int) -> tuple[float, ...]:
         return (self.schedule(iteration),)
 
-    def _update(
-        self, x: Array, g: Array, slots: list[Array], scratch: Array, constants: tuple[float, ...]
-    ) -> None:
+    def _update(self, x: Array, g: Array, slots: list[Array], scratch: Array, constants: tuple[float, ...]) -> None:
         self.bound.xp.multiply(g, constants[0], out=scratch)
         x -= scratch
 
@@ -150,9 +146,7 @@ class _AdamState(RuleState):
         second = math.sqrt((1 - rule.beta2) / (1 - rule.beta2**iteration))
         return rule.beta1, rule.beta2, rule.epsilon / second, self.schedule(iteration) * first / second
 
-    def _update(
-        self, x: Array, g: Array, slots: list[Array], scratch: Array, constants: tuple[float, ...]
-    ) -> None:
+    def _update(self, x: Array, g: Array, slots: list[Array], scratch: Array, constants: tuple[float, ...]) -> None:
         xp = self.bound.xp
         m, v = slots
         beta1, beta2, epsilon, rate = constants
@@ -225,9 +219,7 @@ class ProjectedSGD(Rule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (isinstance(self.min_scale, int | float) and 0 < self.min_scale < math.inf):
-            raise InputError(
-                f"ProjectedSGD: min_scale must be a finite number above 0, got {self.min_scale!r}."
-            )
+            raise InputError(f"ProjectedSGD: min_scale must be a finite number above 0, got {self.min_scale!r}.")
 
     def config(self) -> dict[str, Any]:
         return {**super().config(), "min_scale": self.min_scale}
@@ -260,12 +252,9 @@ def get_rule(optimizer: Any) -> Rule:
     if isinstance(optimizer, Rule):
         return optimizer
     if isinstance(optimizer, type) and issubclass(optimizer, Rule):
-        raise InputError(
-            f"optimizer={optimizer.__name__} is a class: write optimizer=tv.{optimizer.__name__}(1e-3)."
-        )
+        raise InputError(f"optimizer={optimizer.__name__} is a class: write optimizer=tv.{optimizer.__name__}(1e-3).")
     raise InputError(
-        "optimizer must be tv.Adam(...), tv.SGD(...), tv.ProximalSGD(...) or tv.ProjectedSGD(...), "
-        f"got {optimizer!r}."
+        f"optimizer must be tv.Adam(...), tv.SGD(...), tv.ProximalSGD(...) or tv.ProjectedSGD(...), got {optimizer!r}."
     )
 
 

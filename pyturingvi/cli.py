@@ -1,0 +1,168 @@
+"""The `pyturingvi` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pyturingvi.errors import InputError, PyTuringVIError
+
+app = typer.Typer(
+    help="Variational inference for hierarchical Bayesian models whose local variables grow with the data.\n\n"
+    "Start with `pyturingvi fit rpoisson-small`; `pyturingvi problems` lists what else there is.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+EXIT_ERROR, EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 1, 130
+
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder with your own copy of the data, instead of the packaged one.")
+]
+Simulated = Annotated[bool, typer.Option("--simulated", help="Use data of the same shape drawn from the model itself.")]
+
+
+@app.command()
+def problems() -> None:
+    """List the paper's problems with their sizes and parameter counts."""
+    import pandas as pd
+
+    import pyturingvi as tv
+
+    with pd.option_context("display.width", 200, "display.max_columns", None):
+        typer.echo(tv.list_problems().to_string(index=False))
+
+
+@app.command()
+def fit(
+    problem: Annotated[str, typer.Argument(help="A name from `pyturingvi problems`.")],
+    family: Annotated[
+        str, typer.Option(help="mean-field (fast, crude), structured, or full-rank (slow, big).")
+    ] = "structured",
+    stepsize: Annotated[float, typer.Option(help="Stepsize of the Adam optimizer.")] = 1e-3,
+    iterations: Annotated[int, typer.Option(help="Number of updates.")] = 20_000,
+    samples: Annotated[int, typer.Option(help="Monte Carlo samples in each gradient.")] = 8,
+    elbo_every: Annotated[int, typer.Option(help="Updates between two estimates of the ELBO.")] = 100,
+    elbo_samples: Annotated[int, typer.Option(help="Samples in each estimate of the ELBO.")] = 1024,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers again.")] = 0,
+    engine: Annotated[str, typer.Option(help="auto, numpy or julia.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
+    out: Annotated[Path | None, typer.Option(help="Folder, or path of an .npz file, for the results.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="File that keeps the run's state; an existing one is gone on with.")
+    ] = None,
+    data_dir: DataDir = None,
+    simulated: Simulated = False,
+    plot: Annotated[bool, typer.Option(help="Write the ELBO plot beside the fit.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Fit a problem, print the summary, and write PROBLEM-FAMILY.npz and PROBLEM-FAMILY.png.
+
+    Exit code 0 means that the fit is complete and usable, 1 that it diverged (what was fitted is saved all the
+    same), 2 that an argument was refused before anything ran, 130 that it was interrupted (likewise saved).
+    """
+    import pyturingvi as tv
+    from pyturingvi.families import get_family
+
+    name = get_family(family).name
+    model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
+    target, picture = _targets(model.label, name, out, plot)
+    typer.echo(f"{model.label}: d={model.dim:,}, {name}, p={get_family(family).n_params(model.layout):,}")
+    result = tv.fit(
+        model,
+        family=family,
+        optimizer=tv.Adam(stepsize),
+        n_iterations=iterations,
+        n_samples=samples,
+        elbo_every=elbo_every,
+        elbo_samples=elbo_samples,
+        seed=seed,
+        engine=engine,
+        device=device,
+        dtype=dtype,
+        checkpoint=checkpoint,
+        progress=not quiet,
+    )
+    result.save(target)
+    if picture is not None:
+        result.plot_elbo().figure.savefig(picture, dpi=150)
+    typer.echo(_summary_text(result))
+    last = result.elbo.iloc[-1]
+    typer.echo(
+        f"\n{model.label}, {name}, {result.engine} engine: ELBO {last['elbo']:.2f} "
+        f"(Monte Carlo standard error {last['std_error']:.2f}) "
+        f"after {result.n_updates:,} updates in {result.seconds:.1f} s"
+    )
+    typer.echo(f"wrote {target}" + (f" and {picture}" if picture else ""))
+    if result.status != "completed":
+        typer.echo(f"{result.status}: {result.message}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_UNUSABLE)
+
+
+@app.command()
+def doctor() -> None:
+    """Show what is found on this machine, and the command that mends what is missing."""
+    from pyturingvi.doctor import examine
+
+    findings = examine()
+    width = max(len(finding.topic) for finding in findings)
+    for finding in findings:
+        typer.echo(f"{'ok' if finding.ok else '--':<3} {finding.topic:<{width}}  {finding.found}")
+        if finding.remedy:
+            typer.echo(f"{'':<{width + 5}} -> {finding.remedy}")
+
+
+def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Path, Path | None]:
+    """Paths of the fit and its picture, found writable."""
+    from pyturingvi.paths import check_writable
+
+    stem = f"{label.replace(' (simulated)', '-simulated')}-{family}"
+    if out is not None and out.suffix == ".npz":
+        target = out
+    else:
+        folder = out or Path()
+        if not folder.exists():
+            try:
+                folder.mkdir(parents=True)
+            except OSError as error:
+                raise InputError(f"--out: cannot create {str(folder)!r}: {error.strerror}.") from None
+        target = folder / f"{stem}.npz"
+    check_writable(target, "--out")
+    if not plot:
+        return target, None
+    from pyturingvi.plots import pyplot
+
+    pyplot().switch_backend("Agg")
+    return target, check_writable(target.with_suffix(".png"), "--out")
+
+
+def _summary_text(result: object, most: int = 60) -> str:
+    from pyturingvi.result import Fit
+
+    assert isinstance(result, Fit)
+    summary = result.summary()
+    text = summary.head(most).to_string(float_format=lambda value: f"{value:.4g}")
+    more = len(summary) - most
+    return text + (f"\n... and {more} more in the saved fit" if more > 0 else "")
+
+
+def main() -> None:
+    """Entry point: an error on purpose becomes one line and exit code 2, never a stack."""
+    try:
+        app()
+    except PyTuringVIError as error:
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(EXIT_ERROR)
+    except KeyboardInterrupt:
+        typer.echo("Interrupted.", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()
