@@ -69,6 +69,7 @@ def fit(
     """
     import pyturingvi as tv
     from pyturingvi.families import get_family
+    from pyturingvi.plots import save_elbo_plot
 
     name = get_family(family).name
     model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
@@ -91,7 +92,7 @@ def fit(
     )
     result.save(target)
     if picture is not None:
-        result.plot_elbo().figure.savefig(picture, dpi=150)
+        save_elbo_plot(result, picture)
     typer.echo(_summary_text(result))
     last = result.elbo.iloc[-1]
     typer.echo(
@@ -138,7 +139,7 @@ def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Pat
         return target, None
     from pyturingvi.plots import pyplot
 
-    pyplot().switch_backend("Agg")
+    pyplot()
     return target, check_writable(target.with_suffix(".png"), "--out")
 
 

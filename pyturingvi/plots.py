@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +85,17 @@ def plot_scale_patterns(layout: Layout | None = None) -> Figure:
         ax.set_xticks([])
         ax.set_yticks([])
     axes[0].set_ylabel("z, then y_1 ... y_N")
-    return figure  # type: ignore[no-any-return]
+    return figure
+
+
+def save_elbo_plot(fit: Fit, path: str | os.PathLike[str]) -> None:
+    """Write the ELBO plot of a fit to a picture file, without a window."""
+    pyplot()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    plot_elbo(fit, figure.add_subplot())
+    figure.savefig(path, dpi=150)
 
 
 def _two_colours(colour: str) -> Any:

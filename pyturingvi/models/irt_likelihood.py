@@ -149,7 +149,7 @@ def _even_part_by_cells(
             basis[:, :, 0] = part
             xp.matmul(slopes[points], basis.transpose(0, 2, 1), out=h)
             cells = None if mask is None else mask[:, students]
-            if gradient:
+            if alpha_gradient is not None and moments is not None:
                 tanh = xp.tanh(h, out=rest[0] if value else h)
                 if cells is not None:
                     tanh *= cells

@@ -42,7 +42,7 @@ def read_responses(responses: Any) -> tuple[np.ndarray, list[Any], list[str]]:
             codes[:, k] = _codes(column_values(responses.iloc[:, k]), students, [item])[:, 0]
     else:
         if isinstance(responses, np.ma.MaskedArray):
-            responses = responses.astype(float).filled(np.nan)
+            responses = np.ma.filled(responses.astype(float), np.nan)
         try:
             values = np.asarray(to_numpy(responses))
         except ValueError:
@@ -109,7 +109,7 @@ def _numbers(values: np.ndarray, students: list[Any], items: list[str]) -> np.nd
         if isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
             out[place] = float(value)
         elif value is not None and type(value).__name__ not in ("NAType", "NaTType"):
-            bad.append(place)  # type: ignore[arg-type]
+            bad.append(place)
     if bad:
         j, k = bad[0]
         raise InputError(

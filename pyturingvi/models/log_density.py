@@ -55,6 +55,7 @@ class LogDensity(Model):
     """
 
     name: ClassVar[str] = "log_density"
+    thread_safe: ClassVar[bool] = False  # a user's function is called on one batch at a time
 
     def __init__(self, fn: Function, layout: Layout, names: Sequence[str] | None = None) -> None:
         if not isinstance(layout, Layout):

@@ -1,0 +1,134 @@
+"""Figures 1 and 2: updates that proximal SGD needs on an isotropic Gaussian (paper, section 4.1).
+
+The published curves are those of M = 10 Monte Carlo samples, although the text says 8, and their T is the number of
+updates made minus one; both were found by simulation, and the tests show the first at a few points.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array
+from pyturingvi.engines.base import FitSpec
+from pyturingvi.engines.numpy_engine import NumpyEngine
+from pyturingvi.families import get_family
+from pyturingvi.models.gaussian import IsotropicGaussian
+from pyturingvi.monitor import RunMonitor
+from pyturingvi.optimize.rules import ProximalSGD
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PUBLISHED_SAMPLES = 10
+MAX_UPDATES = 60_000
+NOT_REACHED = 59_999  # what the published curves print
+FAMILIES = ("mean-field", "structured", "full-rank")
+
+
+def stepsizes() -> np.ndarray:
+    """The 50 stepsizes of figure 1, `10^linspace(-6, -1, 50)`."""
+    return 10.0 ** np.linspace(-6, -1, 50)
+
+
+def published_curves() -> pd.DataFrame:
+    """Figure 1 as published: columns family, n, stepsize, iterations (59,999 = not reached)."""
+    return _published("synthetic_iterations_vs_stepsize.csv")
+
+
+def published_scaling() -> pd.DataFrame:
+    """Figure 2 as published: columns family, n, iterations."""
+    return _published("synthetic_scaling.csv")
+
+
+def _published(name: str) -> pd.DataFrame:
+    import pandas as pd
+
+    with (files("pyturingvi.reproduce") / "published" / name).open() as stream:
+        return pd.read_csv(stream)
+
+
+def finite_points(family: str, n: int) -> pd.DataFrame:
+    """The points of one published curve at which the accuracy was reached, by rising stepsize.
+
+    The last row is the last point before divergence, whose published value is a noisy border.
+    """
+    curves = published_curves()
+    chosen = curves[(curves["family"] == family) & (curves["n"] == n) & (curves["iterations"] < NOT_REACHED)]
+    return chosen.sort_values("stepsize").reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """One run: updates made until `||lambda - lambda*||^2 <= epsilon`, or None."""
+
+    updates: int | None
+
+    @property
+    def published_t(self) -> float:
+        """T as the paper counts it: updates made minus one, 59,999 where not reached."""
+        return NOT_REACHED if self.updates is None else self.updates - 1
+
+
+def updates_to_accuracy(
+    family: str,
+    n: int,
+    stepsize: float,
+    n_samples: int = PUBLISHED_SAMPLES,
+    seed: int = 0,
+    max_updates: int = MAX_UPDATES,
+    epsilon: float = 1.0,
+) -> Reached:
+    """Run proximal SGD from m = 0, C = I until the parameters are within `epsilon` of the optimum.
+
+    Parameters
+    ----------
+    family : {"mean-field", "structured", "full-rank"}
+    n : int
+        Number of local variables; d = 5 + 3n.
+    stepsize : float
+    n_samples : int
+        Monte Carlo samples M.
+    epsilon : float
+        Accuracy in squared distance to the optimum m* = 5, C* = sqrt(0.1) I.
+
+    Returns
+    -------
+    Reached
+    """
+    model = IsotropicGaussian(n)
+    chosen = get_family(family)
+    bound = chosen.bind(model.layout)
+    optimum = bound.from_flat(bound.initial_flat(np.full(model.dim, model.mean), math.sqrt(model.variance)))
+    difference = np.empty_like(optimum)
+
+    def close(iteration: int, work: Array) -> bool:
+        np.subtract(work, optimum, out=difference)
+        return bool(difference @ difference <= epsilon)
+
+    spec = FitSpec(
+        model=model.label,
+        model_digest="",
+        family=chosen.config(),
+        optimizer=ProximalSGD(stepsize).config(),
+        n_iterations=max_updates,
+        n_samples=n_samples,
+        elbo_every=max_updates + 1,
+        elbo_samples=1,
+        init={"location": 0.0, "scale": 1.0},
+        seed=seed,
+        engine="numpy",
+        device="cpu",
+        dtype="float64",
+        noise=None,
+        averaging=None,
+    )
+    initial = bound.initial_flat(np.zeros(model.dim), 1.0)
+    # one thread: runs are many and small, so the machine's cores belong to a sweep over them
+    outcome = NumpyEngine(n_threads=1).run(model, spec, initial, None, RunMonitor(spec), observer=close)
+    reached = outcome.status == "completed" and outcome.message.startswith("stopped by the observer")
+    return Reached(outcome.n_updates if reached else None)
