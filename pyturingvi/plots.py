@@ -76,7 +76,6 @@ def plot_scale_patterns(layout: Layout | None = None) -> Figure:
         columns = np.repeat(np.arange(layout.dim), np.diff(indptr))
         picture = np.zeros((layout.dim, layout.dim))
         picture[rows, columns] = 1.0
-        picture[rows == columns, columns[rows == columns]] = 1.0
         ax.imshow(picture, cmap=_two_colours(COLOURS[name]), vmin=0, vmax=1, interpolation="nearest")
         for line in range(layout.n_global, layout.dim, layout.local_dim):
             ax.axhline(line - 0.5, color="0.8", lw=0.5)

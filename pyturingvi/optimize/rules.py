@@ -198,8 +198,11 @@ class ProximalSGD(Rule):
 
 class _ProximalState(RuleState):
     def _finish(self, work: Array, iteration: int) -> None:
+        # the two roots of v^2 - c v - gamma have product -gamma: neither sign of c cancels, and none overflows
+        xp, gamma = self.bound.xp, self.schedule(iteration)
         c = work[self.bound.diagonal]
-        work[self.bound.diagonal] = 0.5 * (c + self.bound.xp.sqrt(c * c + 4 * self.schedule(iteration)))
+        larger = 0.5 * (abs(c) + xp.hypot(c, 2 * math.sqrt(gamma)))
+        work[self.bound.diagonal] = xp.where(c > 0, larger, gamma / larger)
 
 
 @dataclass(frozen=True)

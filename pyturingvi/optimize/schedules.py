@@ -15,7 +15,7 @@ def check_stepsize(value: Any, where: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise InputError(f"{where}: the stepsize must be a number or a schedule, got {value!r}.") from None
-    if isinstance(value, bool) or not (math.isfinite(number) and number > 0):
+    if isinstance(value, bool | str) or not (math.isfinite(number) and number > 0):
         raise InputError(f"{where}: the stepsize must be a finite number above 0, got {value!r}.")
     return number
 
