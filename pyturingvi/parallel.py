@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 
 
@@ -18,13 +20,18 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def _ignore_overflow() -> None:
+    """A thread does not inherit np.errstate; a diverging run must be as silent here as in the main thread."""
+    np.seterr(all="ignore")
+
+
 class Workers:
     """`n` threads for pieces of work, and one more that draws noise ahead (none of them when n is 1)."""
 
     def __init__(self, n: int) -> None:
         self.n = n
-        self._pool = ThreadPoolExecutor(n, "pyturingvi") if n > 1 else None
-        self._ahead = ThreadPoolExecutor(1, "pyturingvi-noise") if n > 1 else None
+        self._pool = ThreadPoolExecutor(n, "pyturingvi", _ignore_overflow) if n > 1 else None
+        self._ahead = ThreadPoolExecutor(1, "pyturingvi-noise", _ignore_overflow) if n > 1 else None
 
     def map(self, function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
         """Results of `function` over `items`, in order."""

@@ -1,0 +1,406 @@
+"""The families against dense linear algebra."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.sparse import csc_array
+from targets import dense_location_scale, dense_mask, dense_parameters, random_flat
+
+from pyturingvi.errors import InputError
+from pyturingvi.families import (
+    BoundFamily,
+    Family,
+    FullRank,
+    MeanField,
+    Structured,
+    family_from_config,
+    get_family,
+)
+from pyturingvi.layout import Layout
+
+FAMILIES: list[Family] = [MeanField(), Structured(), Structured(standardized=False), FullRank()]
+LAYOUTS = [
+    Layout(3, 4, 1),
+    Layout(2, 3, 2),
+    Layout(4, 2, 3),
+    Layout(0, 5, 1),
+    Layout(0, 3, 2),
+    Layout(4, 0, 0),
+    Layout(1, 1, 1),
+]
+BASES: list[Any] = ["gaussian", "laplace", ("student_t", 5.5)]
+layouts = st.builds(Layout, st.integers(0, 5), st.integers(1, 5), st.integers(1, 4)) | st.builds(
+    Layout, st.integers(1, 6), st.just(0), st.just(0)
+)
+
+each_family = pytest.mark.parametrize(
+    "family", FAMILIES, ids=["mean-field", "structured", "non-standardized", "full-rank"]
+)
+each_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+
+
+def transformed(bound: BoundFamily, flat: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    out = np.full_like(noise, np.nan)
+    bound.transform(bound.from_flat(flat), noise, out)
+    return out
+
+
+def pulled_back(bound: BoundFamily, flat: np.ndarray, noise: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    work = bound.from_flat(flat)
+    out = np.full_like(work, np.nan)
+    bound.pullback(work, noise, transformed(bound, flat, noise), slopes.copy(), out)
+    return bound.to_flat(out)
+
+
+def standard_logpdf(base: Any) -> Any:
+    if base == "gaussian":
+        return stats.norm()
+    if base == "laplace":
+        return stats.laplace(scale=np.sqrt(0.5))
+    return stats.t(base[1], scale=np.sqrt((base[1] - 2) / base[1]))
+
+
+# ---- counts and order --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("layout", "counts"),
+    [  # the paper's table 1, as corrected
+        (Layout(16, 1961, 1), (3954, 35450, 1957230)),
+        (Layout(16, 3922, 1), (7876, 70748, 7759829)),
+        (Layout(16, 19609, 1), (39250, 353114, 192599750)),
+        (Layout(33, 262, 6), (3210, 59544, 1290420)),
+        (Layout(33, 522, 6), (6330, 118044, 5013360)),
+        (Layout(33, 2579, 6), (31014, 580869, 120256785)),
+        (Layout(193, 3348, 1), (7082, 671774, 6274652)),
+        (Layout(193, 6695, 1), (13776, 1324439, 23732604)),
+        (Layout(193, 33475, 1), (67336, 6546539, 566817614)),
+    ],
+    ids=str,
+)
+def test_parameter_counts_are_those_of_table_1(layout: Layout, counts: tuple[int, int, int]) -> None:
+    assert (
+        MeanField().n_params(layout),
+        Structured().n_params(layout),
+        FullRank().n_params(layout),
+    ) == counts
+    assert Structured(standardized=False).n_params(layout) == counts[1]
+
+
+@each_family
+@each_layout
+def test_pattern_is_the_csc_form_of_the_dense_pattern(family: Family, layout: Layout) -> None:
+    mask = dense_mask(family.name, layout)
+    expected = csc_array(mask.astype(float))
+    indptr, rows = family.pattern(layout)
+    np.testing.assert_array_equal(indptr, expected.indptr)
+    np.testing.assert_array_equal(rows, expected.indices)
+    assert family.n_params(layout) == layout.dim + mask.sum()
+
+
+@each_family
+@each_layout
+def test_flat_order_is_location_then_the_csc_nonzeros(family: Family, layout: Layout) -> None:
+    flat = random_flat(family, layout)
+    location, matrix = dense_parameters(family, layout, flat)
+    np.testing.assert_array_equal(flat[: layout.dim], location)
+    np.testing.assert_array_equal(flat[layout.dim :], csc_array(matrix).data)
+    if family != Structured(standardized=False):
+        scale = family.bind(layout).scale(flat)
+        assert isinstance(scale, csc_array)
+        np.testing.assert_array_equal(scale.toarray(), matrix)
+        np.testing.assert_array_equal(scale.data, flat[layout.dim :])
+
+
+@each_family
+@each_layout
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_flat_and_working_order_are_inverse_permutations(family: Family, layout: Layout, dtype: str) -> None:
+    bound = family.bind(layout, dtype)
+    numbers = np.arange(1.0, bound.n_params + 1)
+    work = bound.from_flat(numbers)
+    assert work.dtype == dtype
+    np.testing.assert_array_equal(np.sort(work), numbers)
+    np.testing.assert_array_equal(bound.to_flat(work), numbers)
+    np.testing.assert_array_equal(bound.from_flat(bound.to_flat(numbers.astype(dtype))), numbers)
+    on_host = bound.flat_on_host(work)
+    assert on_host.dtype == np.float64
+    assert not np.shares_memory(on_host, work)
+    diagonal = np.zeros(bound.n_params)
+    diagonal[bound.diagonal] = 1.0
+    matrix = dense_parameters(family, layout, np.asarray(bound.to_flat(diagonal)))[1]
+    np.testing.assert_array_equal(matrix, np.eye(layout.dim))
+
+
+def test_diagonal_positions_follow_the_coordinates() -> None:
+    for family in FAMILIES:
+        for layout in LAYOUTS:
+            flat = random_flat(family, layout)
+            expected = np.diag(dense_parameters(family, layout, flat)[1])
+            bound = family.bind(layout)
+            np.testing.assert_array_equal(bound.from_flat(flat)[bound.diagonal], expected)
+
+
+# ---- transform and pullback --------------------------------------------------------------------------------
+@each_family
+@each_layout
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-5)])
+def test_transform_is_m_plus_c_u(family: Family, layout: Layout, dtype: str, tolerance: float) -> None:
+    bound = family.bind(layout, dtype)
+    flat = random_flat(family, layout)
+    noise = np.random.default_rng(1).normal(size=(5, layout.dim)).astype(dtype)
+    points = transformed(bound, flat, noise)
+    assert points.dtype == dtype
+    location, scale = dense_location_scale(family, layout, flat)
+    np.testing.assert_allclose(
+        points, location + noise.astype(float) @ scale.T, atol=20 * tolerance, rtol=tolerance
+    )
+    np.testing.assert_allclose(bound.scale(flat).toarray(), scale, atol=1e-13)
+    np.testing.assert_allclose(bound.location(flat), location, atol=1e-13)
+    np.testing.assert_allclose(bound.standardize(bound.from_flat(flat), points), noise, atol=3000 * tolerance)
+
+
+@pytest.mark.parametrize("family", [MeanField(), Structured(), FullRank()], ids=lambda f: f.name)
+@each_layout
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-5)])
+def test_pullback_is_the_pattern_of_g_times_u(
+    family: Family, layout: Layout, dtype: str, tolerance: float
+) -> None:
+    bound = family.bind(layout, dtype)
+    rng = np.random.default_rng(2)
+    noise, slopes = rng.normal(size=(2, 6, layout.dim)).astype(dtype)
+    found = pulled_back(bound, random_flat(family, layout), noise, slopes)
+    u, g = noise.astype(float), slopes.astype(float)
+    outer = sum(np.outer(g[k], u[k]) for k in range(6))
+    expected = np.concatenate([g.sum(axis=0), outer.T[dense_mask(family.name, layout).T]])
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=20 * tolerance)
+
+
+@each_family
+@each_layout
+def test_pullback_is_the_slope_of_transform(family: Family, layout: Layout) -> None:
+    """Points are bilinear in the parameters, so that central differences have no truncation error."""
+    bound = family.bind(layout)
+    flat = random_flat(family, layout, seed=3)
+    noise, slopes = np.random.default_rng(4).normal(size=(2, 4, layout.dim))
+    found = pulled_back(bound, flat, noise, slopes)
+    expected = np.empty_like(flat)
+    for k in range(flat.size):
+        step = np.zeros_like(flat)
+        step[k] = 0.5
+        difference = transformed(bound, flat + step, noise) - transformed(bound, flat - step, noise)
+        expected[k] = (slopes * difference).sum()
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_full_rank_panels_agree_when_there_are_several() -> None:
+    """With 700 coordinates the triangle is unpacked in several panels."""
+    layout = Layout(3, 697, 1)
+    bound = FullRank().bind(layout)
+    assert bound._width < layout.dim  # type: ignore[attr-defined]
+    rng = np.random.default_rng(5)
+    flat = rng.normal(size=bound.n_params)
+    location, scale = dense_parameters(FullRank(), layout, flat)
+    noise, slopes = rng.normal(size=(2, 3, layout.dim))
+    np.testing.assert_allclose(
+        transformed(bound, flat, noise), location + noise @ scale.T, rtol=1e-10, atol=1e-10
+    )
+    expected = (slopes.T @ noise).T[dense_mask("full-rank", layout).T]
+    np.testing.assert_allclose(
+        pulled_back(bound, flat, noise, slopes)[layout.dim :], expected, rtol=1e-12, atol=1e-12
+    )
+
+
+# ---- density and entropy -----------------------------------------------------------------------------------
+@each_layout
+@pytest.mark.parametrize("base", BASES, ids=str)
+@pytest.mark.parametrize("kind", ["mean-field", "structured", "non-standardized", "full-rank"])
+def test_log_q_and_entropy_are_scipys(kind: str, layout: Layout, base: Any) -> None:
+    family = Structured(base=base, standardized=False) if kind == "non-standardized" else None
+    family = family or {"mean-field": MeanField, "structured": Structured, "full-rank": FullRank}[kind](base)
+    bound = family.bind(layout)
+    flat = random_flat(family, layout)
+    work = bound.from_flat(flat)
+    location, scale = dense_location_scale(family, layout, flat)
+    points = location + np.random.default_rng(6).normal(size=(5, layout.dim)) @ scale.T
+    log_det = np.linalg.slogdet(scale)[1]
+    standard = standard_logpdf(base)
+    u = np.linalg.solve(scale, (points - location).T).T
+    expected = standard.logpdf(u).sum(axis=1) - log_det
+    entropy = layout.dim * float(standard.entropy()) + log_det
+    if base == "gaussian":
+        normal = stats.multivariate_normal(location, scale @ scale.T)
+        np.testing.assert_allclose(expected, np.atleast_1d(normal.logpdf(points)), rtol=1e-8)
+        np.testing.assert_allclose(entropy, normal.entropy(), rtol=1e-9, atol=1e-9)
+    kept = points.copy()
+    np.testing.assert_allclose(bound.log_q(work, points), expected, rtol=1e-10)
+    np.testing.assert_allclose(bound.entropy(work), entropy, rtol=1e-8, atol=1e-8)
+    np.testing.assert_array_equal(points, kept)
+
+
+def test_entropy_of_a_singular_scale_is_minus_infinity_without_a_warning() -> None:
+    layout = Layout(1, 2, 1)
+    for family in FAMILIES:
+        bound = family.bind(layout)
+        work = bound.from_flat(random_flat(family, layout))
+        work[np.arange(work.size)[bound.diagonal][1]] = 0.0
+        assert bound.entropy(work) == -np.inf
+
+
+# ---- the non-standardized form -----------------------------------------------------------------------------
+def test_non_standardized_moments_are_those_of_the_implied_distribution() -> None:
+    """Mean and covariance of (z, m + A z + C_nn u_n), derived blockwise from those of z."""
+    layout = Layout(2, 3, 2)
+    family = Structured(standardized=False)
+    flat = random_flat(family, layout, seed=9)
+    m, raw = dense_parameters(family, layout, flat)
+    a, c_zz, c_yy = raw[2:, :2], raw[:2, :2], raw[2:, 2:]
+    var_z = c_zz @ c_zz.T
+    covariance = np.block([[var_z, var_z @ a.T], [a @ var_z, a @ var_z @ a.T + c_yy @ c_yy.T]])
+    bound = family.bind(layout)
+    scale = bound.scale(flat).toarray()
+    np.testing.assert_allclose(scale @ scale.T, covariance, atol=1e-12)
+    np.testing.assert_allclose(bound.location(flat), np.r_[m[:2], m[2:] + a @ m[:2]], atol=1e-13)
+
+
+@each_family
+@each_layout
+def test_flat_from_location_and_scale_is_the_inverse_of_both(family: Family, layout: Layout) -> None:
+    bound = family.bind(layout)
+    flat = random_flat(family, layout, seed=10)
+    before = flat.copy()
+    back = bound.flat_from_location_scale(bound.location(flat), bound.scale(flat))
+    np.testing.assert_allclose(back, flat, rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(flat, before)
+
+
+@each_layout
+def test_mean_field_is_embedded_in_every_larger_family(layout: Layout) -> None:
+    flat = random_flat(MeanField(), layout)
+    small = MeanField().bind(layout)
+    for family in FAMILIES[1:]:
+        bound = family.bind(layout)
+        found = bound.flat_from_location_scale(small.location(flat), small.scale(flat))
+        location, scale = dense_location_scale(family, layout, found)
+        np.testing.assert_allclose(location, flat[: layout.dim], atol=1e-14)
+        np.testing.assert_array_equal(scale, np.diag(flat[layout.dim :]))
+
+
+@pytest.mark.parametrize("entry", [(0, 1), (4, 2), (2, 3)])
+def test_scale_entries_outside_the_pattern_are_refused(entry: tuple[int, int]) -> None:
+    layout = Layout(1, 2, 2)  # z; y_1 = 1, 2; y_2 = 3, 4
+    scale = np.eye(5)
+    scale[entry] = 0.1
+    with pytest.raises(InputError, match="structured family does not have"):
+        Structured().bind(layout).flat_from_location_scale(np.zeros(5), csc_array(scale))
+
+
+@each_family
+@each_layout
+def test_start_is_the_given_location_and_a_multiple_of_the_identity(family: Family, layout: Layout) -> None:
+    location = np.arange(1.0, layout.dim + 1)
+    flat = family.bind(layout).initial_flat(location, 0.25)
+    found, scale = dense_location_scale(family, layout, flat)
+    np.testing.assert_allclose(found, location, atol=1e-14)
+    np.testing.assert_array_equal(scale, 0.25 * np.eye(layout.dim))
+
+
+# ---- memory ------------------------------------------------------------------------------------------------
+def peak_of_structured(n_local: int, local_dim: int, standardized: bool) -> tuple[int, int]:
+    layout = Layout(4, n_local, local_dim)
+    family = Structured(standardized=standardized)
+    tracemalloc.start()
+    bound = family.bind(layout)
+    flat = bound.initial_flat(np.zeros(layout.dim), 1.0)
+    noise = np.ones((2, layout.dim))
+    points = transformed(bound, flat, noise)
+    pulled_back(bound, flat, noise, points)
+    work = bound.from_flat(flat)
+    bound.log_q(work, points)
+    bound.entropy(work)
+    bound.scale(flat)
+    bound.location(flat)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak, bound.n_params
+
+
+@pytest.mark.parametrize("local_dim", [1, 3])
+@pytest.mark.parametrize("standardized", [True, False])
+def test_structured_memory_grows_linearly_with_the_locals(local_dim: int, standardized: bool) -> None:
+    peak_of_structured(10, local_dim, standardized)  # imports
+    half, _ = peak_of_structured(10_000, local_dim, standardized)
+    full, n_params = peak_of_structured(20_000, local_dim, standardized)
+    assert full < 2.2 * half
+    assert full < 30 * 8 * n_params  # a d x d array would be 1,000 times as much
+
+
+# ---- properties over layouts -------------------------------------------------------------------------------
+@settings(max_examples=60, deadline=None)
+@given(layouts, st.integers(0, 2**20), st.sampled_from(FAMILIES))
+def test_any_layout_agrees_with_dense_algebra(layout: Layout, seed: int, family: Family) -> None:
+    bound = family.bind(layout)
+    flat = random_flat(family, layout, seed)
+    assert flat.size == bound.n_params == layout.dim + dense_mask(family.name, layout).sum()
+    location, scale = dense_location_scale(family, layout, flat)
+    noise, slopes = np.random.default_rng(seed).normal(size=(2, 3, layout.dim))
+    points = transformed(bound, flat, noise)
+    np.testing.assert_allclose(points, location + noise @ scale.T, rtol=1e-10, atol=1e-10)
+    np.testing.assert_array_equal(bound.to_flat(bound.from_flat(flat)), flat)
+    np.testing.assert_allclose(
+        bound.log_abs_det(bound.from_flat(flat)), np.linalg.slogdet(scale)[1], rtol=1e-10, atol=1e-10
+    )
+    # the pullback is the adjoint of the transform's differential; points are at most bilinear in the
+    # parameters, so that a central difference along a random direction is exact
+    direction = np.random.default_rng(seed + 1).normal(size=flat.size)
+    change = transformed(bound, flat + direction / 2, noise) - transformed(bound, flat - direction / 2, noise)
+    np.testing.assert_allclose(
+        pulled_back(bound, flat, noise, slopes) @ direction, (slopes * change).sum(), rtol=1e-8, atol=1e-8
+    )
+
+
+# ---- names -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("base", BASES, ids=str)
+def test_config_rebuilds_the_family(base: Any) -> None:
+    families: list[Family] = [
+        MeanField(base),
+        FullRank(base),
+        Structured(base=base),
+        Structured(base=base, standardized=False),
+    ]
+    for family in families:
+        assert family_from_config(json.loads(json.dumps(family.config()))) == family
+
+
+def test_names_give_the_default_families() -> None:
+    assert get_family("mean-field") == MeanField()
+    assert get_family("structured") == Structured(standardized=True, base="gaussian")
+    assert get_family("full-rank") == FullRank()
+    chosen = Structured(base="laplace")
+    assert get_family(chosen) is chosen
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("meanfield", "Did you mean 'mean-field'"),
+        ("structure", "Did you mean 'structured'"),
+        ("full_rank", "Did you mean 'full-rank'"),
+        (7, "Unknown family 7"),
+        (None, "Unknown family None"),
+    ],
+)
+def test_unknown_families_offer_the_nearest(name: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        get_family(name)
+
+
+def test_a_class_in_place_of_an_object_says_what_to_write() -> None:
+    with pytest.raises(InputError, match=r"write family=tv.FullRank\(\)"):
+        get_family(FullRank)  # type: ignore[arg-type]

@@ -1,0 +1,418 @@
+"""Update rules, schedules, averaging, the noise stream and the Monte Carlo objective."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from targets import GaussianTarget, dense_location_scale, dense_mask, exact_noise, random_flat
+
+import pyturingvi as tv
+from pyturingvi.errors import InputError
+from pyturingvi.families import Family, FullRank, MeanField, Structured
+from pyturingvi.families.base_distributions import base_distribution
+from pyturingvi.layout import Layout
+from pyturingvi.optimize.noise import NoiseStream
+from pyturingvi.optimize.objective import Objective
+from pyturingvi.optimize.rules import Rule, rule_from_config
+from pyturingvi.parallel import Workers
+
+LAYOUT = Layout(2, 3, 2)
+
+
+def steps_of(
+    rule: Rule, start: np.ndarray, gradients: np.ndarray, family: Family | None = None, dtype: str = "float64"
+) -> np.ndarray:
+    """Flat parameters after one step for each of `gradients` (flat order)."""
+    bound = (family or MeanField()).bind(LAYOUT, dtype)
+    state = rule.start(bound, Workers(1))
+    work = bound.from_flat(start)
+    path = []
+    for t, gradient in enumerate(gradients, start=1):
+        state.step(work, bound.from_flat(gradient), t)
+        path.append(bound.flat_on_host(work))
+    return np.array(path)
+
+
+def example(family: Family, n: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    start = random_flat(family, LAYOUT)
+    rng = np.random.default_rng(1)
+    return start, rng.normal(size=(n, start.size)) * np.exp(rng.normal(size=(n, 1)))
+
+
+# ---- rules -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("beta1", "beta2", "epsilon"), [(0.9, 0.999, 1e-8), (0.0, 0.5, 0.1), (0.5, 0.0, 0.0)]
+)
+def test_adam_is_the_textbooks(beta1: float, beta2: float, epsilon: float) -> None:
+    """Algorithm 1 of Kingma and Ba (2015), with a stepsize that changes."""
+    start, gradients = example(Structured())
+    schedule = tv.step_decay(0.1, factor=0.3, every=15)
+    rule = tv.Adam(schedule, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    x, m, v = start.copy(), np.zeros_like(start), np.zeros_like(start)
+    expected = []
+    for t, g in enumerate(gradients, start=1):
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g**2
+        m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
+        x = x - 0.1 * 0.3 ** ((t - 1) // 15) * m_hat / (np.sqrt(v_hat) + epsilon)
+        expected.append(x)
+    np.testing.assert_allclose(steps_of(rule, start, gradients, Structured()), expected, rtol=1e-11)
+
+
+def test_adam_in_float32_stays_near_float64() -> None:
+    start, gradients = example(MeanField())
+    wide = steps_of(tv.Adam(0.01), start, gradients)
+    narrow = steps_of(tv.Adam(0.01), start, gradients, dtype="float32")
+    np.testing.assert_allclose(narrow, wide, atol=1e-5)
+    assert np.any(narrow != wide)
+
+
+def test_adam_does_not_move_where_the_gradient_is_zero() -> None:
+    start, gradients = example(MeanField(), 5)
+    gradients[:, 3] = 0.0
+    np.testing.assert_array_equal(steps_of(tv.Adam(0.1), start, gradients)[:, 3], start[3])
+
+
+def test_sgd_subtracts_stepsize_times_gradient() -> None:
+    start, gradients = example(FullRank())
+    path = steps_of(tv.SGD(tv.step_decay(0.2, factor=0.5, every=10)), start, gradients, FullRank())
+    rates = 0.2 * 0.5 ** (np.arange(40) // 10)
+    np.testing.assert_allclose(path, start - np.cumsum(rates[:, None] * gradients, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("family", [MeanField(), Structured(), FullRank()], ids=lambda f: f.name)
+def test_proximal_sgd_steps_then_solves_for_the_diagonal_alone(family: Family) -> None:
+    """The result v of the operator minimizes -log v + (v - c)**2/(2 gamma): -1/v + (v - c)/gamma = 0."""
+    gamma = 0.05
+    start, gradients = example(family, 1)
+    stepped = start - gamma * gradients[0]
+    after = steps_of(tv.ProximalSGD(gamma), start, gradients, family)[0]
+    mask = dense_mask(family.name, LAYOUT)
+    diagonal = np.r_[np.zeros(LAYOUT.dim, dtype=bool), np.eye(LAYOUT.dim, dtype=bool).T[mask.T]]
+    np.testing.assert_allclose(after[~diagonal], stepped[~diagonal], rtol=1e-14)
+    v, c = after[diagonal], stepped[diagonal]
+    assert np.all(v > 0)
+    assert np.any(c < 0)  # the start has diagonal entries of both signs
+    np.testing.assert_allclose(v * (v - c), gamma, rtol=1e-11)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(-1e200, 1e200), st.floats(1e-12, 1e3))
+def test_proximal_operator_keeps_the_diagonal_positive_and_finite(c: float, gamma: float) -> None:
+    start = np.zeros(2 * LAYOUT.dim)
+    start[LAYOUT.dim :] = c
+    v = steps_of(tv.ProximalSGD(gamma), start, np.zeros((1, start.size)))[0, LAYOUT.dim]
+    # the positive root of v**2 - c v - gamma, in the form that does not cancel
+    root = (abs(c) + math.hypot(c, 2 * math.sqrt(gamma))) / 2
+    assert v == pytest.approx(root if c > 0 else gamma / root, rel=1e-12)
+    assert v > 0
+
+
+def test_proximal_operator_does_not_cancel_in_float32() -> None:
+    start = np.full(2 * LAYOUT.dim, -3.0)
+    v = steps_of(tv.ProximalSGD(1e-7), start, np.zeros((1, start.size)), dtype="float32")[0, LAYOUT.dim :]
+    np.testing.assert_allclose(v, 1e-7 / 3, rtol=1e-5)
+
+
+def test_projected_sgd_keeps_the_diagonal_above_its_bound() -> None:
+    start, gradients = example(Structured(), 30)
+    rule = tv.ProjectedSGD(0.3, min_scale=0.2)
+    mask = dense_mask("structured", LAYOUT)
+    diagonal = np.r_[np.zeros(LAYOUT.dim, dtype=bool), np.eye(LAYOUT.dim, dtype=bool).T[mask.T]]
+    x, expected = start.copy(), []
+    for g in gradients:
+        x = x - 0.3 * g
+        x[diagonal] = np.where(x[diagonal] < 0.2, 0.2, x[diagonal])
+        expected.append(x)
+    path = steps_of(rule, start, gradients, Structured())
+    np.testing.assert_allclose(path, expected, rtol=1e-12)
+    assert np.any(path[:, diagonal] == 0.2)
+    assert np.any(path[:, ~diagonal] < 0)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        tv.Adam(1e-3),
+        tv.Adam(tv.step_decay(0.1, 0.5, 7), beta1=0.8, beta2=0.99, epsilon=1e-6),
+        tv.SGD(2),
+        tv.ProximalSGD(0.1),
+        tv.ProjectedSGD(tv.step_decay(0.1), min_scale=0.01),
+    ],
+    ids=lambda rule: rule.name,
+)
+def test_config_rebuilds_the_rule(rule: Rule) -> None:
+    assert rule_from_config(json.loads(json.dumps(rule.config()))) == rule
+
+
+@pytest.mark.parametrize("rule", [tv.Adam, tv.SGD, tv.ProximalSGD, tv.ProjectedSGD])
+@pytest.mark.parametrize(
+    "stepsize", [0, 0.0, -1e-3, float("nan"), float("inf"), "fast", "0.1", None, True, [0.1]], ids=repr
+)
+def test_stepsizes_that_are_no_positive_number_are_refused(rule: Any, stepsize: Any) -> None:
+    with pytest.raises(InputError, match=f"{rule.__name__}: the stepsize must be"):
+        rule(stepsize)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: tv.Adam(beta1=1.0), "beta1"),
+        (lambda: tv.Adam(beta1=-0.1), "beta1"),
+        (lambda: tv.Adam(beta2=float("nan")), "beta2"),
+        (lambda: tv.Adam(beta2="x"), "beta2"),  # type: ignore[arg-type]
+        (lambda: tv.Adam(epsilon=-1e-8), "epsilon"),
+        (lambda: tv.Adam(epsilon=float("inf")), "epsilon"),
+        (lambda: tv.ProjectedSGD(0.1, min_scale=0), "min_scale"),
+        (lambda: tv.ProjectedSGD(0.1, min_scale=float("nan")), "min_scale"),
+        (lambda: tv.step_decay(0), "step_decay: the stepsize"),
+        (lambda: tv.step_decay(0.1, factor=0), "factor"),
+        (lambda: tv.step_decay(0.1, factor=1.1), "factor"),
+        (lambda: tv.step_decay(0.1, every=0), "every"),
+        (lambda: tv.step_decay(0.1, every=1.5), "every"),  # type: ignore[arg-type]
+        (lambda: tv.PolynomialAveraging(-1), "eta"),
+        (lambda: tv.PolynomialAveraging(float("nan")), "eta"),
+        (lambda: tv.PolynomialAveraging("x"), "eta"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_settings_of_a_rule_are_named(make: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+# ---- schedules and averaging -------------------------------------------------------------------------------
+def test_step_decay_multiplies_after_every_full_stage() -> None:
+    schedule = tv.step_decay(1.0, factor=0.5, every=3)
+    assert [schedule(t) for t in range(1, 8)] == [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25]
+
+
+def test_averaging_with_eta_0_is_the_plain_mean() -> None:
+    iterates = np.random.default_rng(2).normal(size=(50, 7))
+    average = np.full(7, 9.0)  # the start has no weight
+    for t, x in enumerate(iterates, start=1):
+        tv.PolynomialAveraging(0).update(average, x, t)
+        np.testing.assert_allclose(average, iterates[:t].mean(axis=0), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("eta", [1, 3])
+def test_averaging_weights_grow_like_a_power(eta: int) -> None:
+    """Unrolled, update t has weight (eta + 1)/(T + eta) prod (s - 1)/(s + eta) ~ rising factorial of t."""
+    n = 30
+    iterates = np.random.default_rng(3).normal(size=(n, 4))
+    average = np.zeros(4)
+    for t, x in enumerate(iterates, start=1):
+        tv.PolynomialAveraging(eta).update(average, x, t)
+    weights = np.array([math.prod(range(t, t + eta)) for t in range(1, n + 1)], dtype=float)  # t(t+1)...
+    np.testing.assert_allclose(average, weights @ iterates / weights.sum(), rtol=1e-11)
+
+
+# ---- noise -------------------------------------------------------------------------------------------------
+def stream(n_iterations: int, seed: int = 0, base: Any = "gaussian", n_threads: int = 1, dim: int = 6) -> Any:
+    return NoiseStream(
+        base_distribution(base), seed, 4, dim, n_iterations, np.dtype(float), np, Workers(n_threads)
+    )
+
+
+@pytest.mark.parametrize("base", ["gaussian", "laplace", ("student_t", 6)], ids=str)
+def test_a_longer_run_begins_with_the_same_numbers(base: Any) -> None:
+    short, long = stream(300, base=base), stream(1000, base=base)
+    for t in range(300):
+        np.testing.assert_array_equal(short.draw(t), long.draw(t))
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_noise_can_be_taken_up_in_the_middle_of_a_block(n_threads: int) -> None:
+    whole = stream(900)
+    draws = [whole.draw(t).copy() for t in range(900)]
+    for first in (1, 255, 256, 300, 899):
+        later = stream(900, n_threads=n_threads)
+        for t in range(first, min(first + 300, 900)):
+            np.testing.assert_array_equal(later.draw(t), draws[t])
+
+
+def test_every_update_has_noise_of_its_own() -> None:
+    source, other = stream(600), stream(600, seed=1)
+    draws = np.array([source.draw(t).copy() for t in range(600)])
+    assert np.unique(draws).size == draws.size
+    assert not np.intersect1d(draws, [other.draw(t).copy() for t in range(600)]).size
+    flat = draws.reshape(600, -1)
+    assert abs(np.mean(flat[1:] * flat[:-1])) < 4.5 / math.sqrt(
+        flat[1:].size
+    )  # one row of a block to the next
+    assert abs(np.mean(flat[256:512] * flat[:256])) < 4.5 / math.sqrt(256 * 24)  # one block to the next
+    assert stats.kstest(draws.ravel(), "norm").pvalue > 1e-4
+
+
+def test_blocks_shrink_for_large_models() -> None:
+    large = stream(10, dim=200_000)
+    assert large.rows == 1
+    np.testing.assert_array_equal(large.draw(7), stream(8, dim=200_000).draw(7))
+
+
+# ---- objective ---------------------------------------------------------------------------------------------
+def exact_gradient(target: GaussianTarget, family: Family, flat: np.ndarray) -> np.ndarray:
+    """Of E[-log p] - entropy for a normal target: P(m - mu) for m, P C - 1/C_ii within the pattern for C."""
+    location, scale = dense_location_scale(family, target.layout, flat)
+    for_scale = target.precision @ scale - np.diag(1 / np.diag(scale))
+    mask = dense_mask(family.name, target.layout)
+    return np.r_[target.precision @ (location - target.mean), for_scale.T[mask.T]]
+
+
+each_family = pytest.mark.parametrize(
+    "family", [MeanField(), Structured(), FullRank()], ids=lambda family: family.name
+)
+
+
+@each_family
+def test_gradient_is_exact_for_noise_with_exact_moments(
+    family: Family, gaussian_target: GaussianTarget
+) -> None:
+    bound = family.bind(gaussian_target.layout)
+    flat = random_flat(family, gaussian_target.layout)
+    noise = exact_noise(1, bound.layout.dim)[0]
+    out = np.empty(bound.n_params)
+    objective = Objective(gaussian_target.model, bound, len(noise), False, Workers(1))
+    assert objective.gradient(bound.from_flat(flat), noise, out)
+    np.testing.assert_allclose(
+        bound.to_flat(out), exact_gradient(gaussian_target, family, flat), rtol=1e-10, atol=1e-10
+    )
+    energy = Objective(gaussian_target.model, bound, len(noise), True, Workers(1))
+    only = np.empty(bound.n_params)
+    assert energy.gradient(bound.from_flat(flat), noise, only)
+    difference = only - out
+    work = bound.from_flat(flat)
+    np.testing.assert_allclose(difference[bound.diagonal], 1 / work[bound.diagonal], rtol=1e-9)
+    difference[bound.diagonal] = 0
+    np.testing.assert_array_equal(difference, 0)
+
+
+@each_family
+@pytest.mark.parametrize("base", ["gaussian", "laplace", ("student_t", 9)], ids=str)
+def test_gradient_estimator_is_unbiased(family: Family, base: Any, gaussian_target: GaussianTarget) -> None:
+    """The exact gradient needs the base's first two moments alone, so it is the same for every base."""
+    family = type(family)(base=base)
+    bound = family.bind(gaussian_target.layout)
+    flat = random_flat(family, gaussian_target.layout)
+    work = bound.from_flat(flat)
+    objective = Objective(gaussian_target.model, bound, 8, False, Workers(1))
+    source = NoiseStream(bound.base, 4, 8, bound.layout.dim, 3000, np.dtype(float), np, Workers(1))
+    found = np.empty((3000, bound.n_params))
+    for t in range(3000):
+        assert objective.gradient(work, source.draw(t), found[t])
+    flat_order = np.array([bound.to_flat(row) for row in found])
+    error = flat_order.mean(axis=0) - exact_gradient(gaussian_target, family, flat)
+    z = error / (flat_order.std(axis=0, ddof=1) / math.sqrt(3000))
+    assert np.abs(z).max() < 5  # about 50 entries: 3e-5 for a correct estimator
+    assert np.abs(z).max() > 0
+
+
+def exact_elbo(target: GaussianTarget, family: Family, flat: np.ndarray) -> float:
+    location, scale = dense_location_scale(family, target.layout, flat)
+    d = target.layout.dim
+    centred = location - target.mean
+    energy = 0.5 * np.trace(target.precision @ scale @ scale.T) + 0.5 * centred @ target.precision @ centred
+    energy += 0.5 * d * math.log(2 * math.pi) - 0.5 * np.linalg.slogdet(target.precision)[1]
+    return float(-energy + family.bind(target.layout).entropy(family.bind(target.layout).from_flat(flat)))
+
+
+@each_family
+@pytest.mark.parametrize("base", ["gaussian", "laplace"])
+def test_elbo_agrees_with_its_closed_form_within_an_honest_error(
+    family: Family, base: Any, gaussian_target: GaussianTarget
+) -> None:
+    family = type(family)(base=base)
+    bound = family.bind(gaussian_target.layout)
+    flat = random_flat(family, gaussian_target.layout)
+    objective = Objective(gaussian_target.model, bound, 8, False, Workers(1))
+    rows = np.array([objective.elbo(bound.from_flat(flat), 256, 0, t) for t in range(400)])
+    z = (rows[:, 0] - exact_elbo(gaussian_target, family, flat)) / rows[:, 1]
+    assert abs(z.mean()) < 5 / math.sqrt(400)
+    # the sd of 400 standardized errors is 1 within 5/sqrt(800), and a heavy tail's share beside it
+    assert 0.8 < z.std() < 1.25
+
+
+def test_elbo_of_the_exact_posterior_has_no_error(gaussian_target: GaussianTarget) -> None:
+    """Where q is the posterior, log p - log q is the log evidence at every draw: here 0."""
+    bound = FullRank().bind(gaussian_target.layout)
+    factor = np.linalg.cholesky(gaussian_target.covariance)
+    from scipy.sparse import csc_array
+
+    flat = bound.flat_from_location_scale(gaussian_target.mean, csc_array(factor))
+    assert exact_elbo(gaussian_target, FullRank(), flat) == pytest.approx(0, abs=1e-10)
+    objective = Objective(gaussian_target.model, bound, 8, False, Workers(1))
+    value, error = objective.elbo(bound.from_flat(flat), 20_000, 0, 0)
+    assert abs(value) < 5 * error
+    # the estimate has the entropy in closed form, so its spread is that of log p: variance d/2 a draw
+    assert error == pytest.approx(math.sqrt(gaussian_target.layout.dim / 2 / 20_000), rel=0.05)
+
+
+def test_one_elbo_sample_has_no_error_estimate(gaussian_target: GaussianTarget) -> None:
+    bound = MeanField().bind(gaussian_target.layout)
+    objective = Objective(gaussian_target.model, bound, 1, False, Workers(1))
+    value, error = objective.elbo(bound.initial_flat(gaussian_target.mean, 1.0), 1, 0, 0)
+    assert math.isfinite(value)
+    assert math.isnan(error)
+
+
+# ---- threads -----------------------------------------------------------------------------------------------
+def same_numbers(first: tv.Fit, second: tv.Fit) -> None:
+    np.testing.assert_array_equal(first.params, second.params)
+    columns = ["iteration", "elbo", "std_error"]
+    np.testing.assert_array_equal(first.elbo[columns], second.elbo[columns])
+
+
+def test_threads_do_not_change_a_small_fit(poisson: tv.models.RobustPoisson) -> None:
+    one, two = (
+        tv.fit(poisson, n_iterations=700, elbo_every=200, progress=False, n_threads=n) for n in (1, 2)
+    )
+    same_numbers(one, two)
+
+
+def test_threads_do_not_change_a_fit_whose_batch_is_cut_in_pieces() -> None:
+    rng = np.random.default_rng(0)
+    model = tv.models.ItemResponse((rng.uniform(size=(600, 50)) < 0.5).astype(float))
+    bound = MeanField().bind(model.layout)
+    assert Objective(model, bound, 8, False, Workers(1))._pieces is not None
+    one, two = (
+        tv.fit(model, n_iterations=8, elbo_every=4, elbo_samples=500, progress=False, n_threads=n)
+        for n in (1, 2)
+    )
+    same_numbers(one, two)
+
+
+@pytest.mark.parametrize("optimizer", [tv.Adam(1e-2), tv.ProximalSGD(1e-3)], ids=lambda rule: rule.name)
+def test_threads_do_not_change_updates_of_very_many_parameters(optimizer: Rule) -> None:
+    model = tv.models.IsotropicGaussian(21_000)
+    assert Structured().n_params(model.layout) > 500_000
+    one, two = (
+        tv.fit(
+            model,
+            optimizer=optimizer,
+            n_iterations=3,
+            n_samples=2,
+            elbo_samples=16,
+            progress=False,
+            n_threads=n,
+        )
+        for n in (1, 2)
+    )
+    same_numbers(one, two)
+    assert one.n_updates == 3
+
+
+def test_rule_slices_cover_every_parameter_once() -> None:
+    """One SGD step with gradient 1 over several slices and threads moves every parameter by the stepsize."""
+    layout = Layout(5, 21_000, 3)
+    bound = Structured().bind(layout)
+    with Workers(2) as workers:
+        state = tv.SGD(0.5).start(bound, workers)
+        work = np.zeros(bound.n_params)
+        state.step(work, np.ones(bound.n_params), 1)
+    np.testing.assert_array_equal(work, -0.5)
