@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +17,9 @@ from pyturingvi.errors import OutputError
 from pyturingvi.paths import write_atomically
 
 _HEADER = "header"
+# what NumPy, zipfile and json raise on bytes that are not what they were
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, MemoryError, SyntaxError)
+_DAMAGE += (zipfile.BadZipFile, zlib.error, struct.error)
 
 
 def write_archive(path: Path, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
@@ -27,25 +33,38 @@ def write_archive(path: Path, header: Mapping[str, Any], arrays: Mapping[str, np
     write_atomically(path, write)
 
 
-def read_archive(path: Path, kind: str, what: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_archive(
+    path: Path, kind: str, what: str, keys: Iterable[str] = (), arrays_needed: Iterable[str] = ()
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Read what `write_archive` wrote.
 
     Raises
     ------
     OutputError
-        If the file is missing, damaged or of another kind than `kind` (the header's own word).
+        If the file is missing, damaged, of another kind than `kind` (the header's own word), or lacks one of
+        `keys` in its header or one of `arrays_needed`.
     """
     if not path.is_file():
         raise OutputError(f"{what}: there is no file {str(path)!r}.")
     try:
-        with np.load(path, allow_pickle=False) as content:
+        # opened here: np.load leaves the file open when its bytes are no archive
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
         header = json.loads(arrays.pop(_HEADER).tobytes().decode())
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise OutputError(f"{what}: {str(path)!r} is damaged or not a pyturingvi file ({error}).") from None
-    if header.get("kind") != kind:
-        raise OutputError(f"{what}: {str(path)!r} holds a {header.get('kind')!r}, not a {kind!r}.")
+        found_kind = header["kind"]
+    except _DAMAGE as error:
+        raise damaged(path, what, error) from None
+    if found_kind != kind:
+        raise OutputError(f"{what}: {str(path)!r} holds a {found_kind!r}, not a {kind!r}.")
+    missing = [key for key in keys if key not in header] + [n for n in arrays_needed if n not in arrays]
+    if missing:
+        raise damaged(path, what, f"it has no {missing[0]!r}")
     return header, arrays
+
+
+def damaged(path: str | os.PathLike[str], what: str, why: object) -> OutputError:
+    """The error for a file that does not hold what it should."""
+    return OutputError(f"{what}: {os.fspath(path)!r} is damaged or not a pyturingvi file ({why}).")
 
 
 def split_state(state: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -57,6 +57,7 @@ def fit(
     checkpoint: Annotated[
         Path | None, typer.Option(help="File that keeps the run's state; an existing one is gone on with.")
     ] = None,
+    max_memory: Annotated[float | None, typer.Option(help="Bytes the fit may use; by default what is free.")] = None,
     data_dir: DataDir = None,
     simulated: Simulated = False,
     plot: Annotated[bool, typer.Option(help="Write the ELBO plot beside the fit.")] = True,
@@ -88,6 +89,7 @@ def fit(
         device=device,
         dtype=dtype,
         checkpoint=checkpoint,
+        max_memory=max_memory,
         progress=not quiet,
     )
     result.save(target)

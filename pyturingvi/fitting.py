@@ -121,8 +121,16 @@ def fit(
     runner = select_engine(engine, model, n_threads)
     namespace_for(device)
     path = None if checkpoint is None else check_writable(checkpoint, "checkpoint")
-    slots = fit_bytes(chosen, model.layout, np.dtype(dtype).itemsize, rule.n_slots, n_samples, averaging is not None)
-    check_memory(slots, max_memory, device, chosen, model.layout)
+    needed = fit_bytes(
+        chosen,
+        model.layout,
+        np.dtype(dtype).itemsize,
+        rule.n_slots,
+        n_samples,
+        averaging=averaging is not None,
+        checkpoint=path is not None,
+    )
+    check_memory(needed, max_memory, device, chosen, model.layout)
 
     draws = None if noise is None else _check_noise(noise, n_iterations, n_samples, model.dim)
     initial, described = _initial(model, chosen, init, init_location, init_scale)

@@ -30,14 +30,24 @@ def available_memory(device: str = "cpu") -> int:
     return max(free, 0)
 
 
-def fit_bytes(family: Family, layout: Layout, itemsize: int, n_slots: int, n_samples: int, averaging: bool) -> int:
-    """Bytes for parameters, gradient, optimizer state and the batch of points of one fit.
+def fit_bytes(
+    family: Family,
+    layout: Layout,
+    itemsize: int,
+    n_slots: int,
+    n_samples: int,
+    averaging: bool = False,
+    checkpoint: bool = False,
+) -> int:
+    """Bytes that one fit takes at its peak.
 
-    The result's float64 copy of the parameters counts too.
+    Parameters, gradient, optimizer state and the batch of points; in float64 the start and the result, and the copy
+    of parameters and state that a checkpoint writes.
     """
     p, d = family.n_params(layout), layout.dim
-    vectors = 2 + n_slots + (1 if averaging else 0)
-    return itemsize * (vectors * p + 4 * n_samples * d) + 8 * p
+    state = 1 + n_slots + (1 if averaging else 0)
+    copies = 1 + (state if checkpoint else 1)
+    return itemsize * ((state + 1) * p + 4 * n_samples * d) + 8 * copies * p
 
 
 def check_memory(needed: int, limit: Any, device: str, family: Family, layout: Layout) -> None:

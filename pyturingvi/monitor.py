@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.archive import read_archive, write_archive
+from pyturingvi.archive import damaged, read_archive, write_archive
 from pyturingvi.engines.base import FitSpec
 from pyturingvi.errors import InputError
 from pyturingvi.interrupts import DeferredInterrupt
@@ -115,7 +116,7 @@ class RunMonitor:
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def save(self, snapshot: Snapshot) -> None:
-        """Write the checkpoint file, if there is one."""
+        """Write the checkpoint file, if there is one; where that fails, warn and go on."""
         if self._checkpoint is None:
             return
         header = {
@@ -125,7 +126,15 @@ class RunMonitor:
             "seconds": self.seconds,
         }
         rows = np.array(self.rows, dtype=np.float64).reshape(-1, 4)
-        write_archive(self._checkpoint, header, {"rows": rows, **snapshot.vectors})
+        try:
+            write_archive(self._checkpoint, header, {"rows": rows, **snapshot.vectors})
+        except OSError as error:  # a full disk must not cost the run
+            warnings.warn(
+                f"checkpoint: cannot write {str(self._checkpoint)!r}: {error.strerror or error}. "
+                "The run goes on without it.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self._last_checkpoint = time.perf_counter()
 
     def resume(self) -> Snapshot | None:
@@ -138,7 +147,9 @@ class RunMonitor:
         """
         if self._checkpoint is None or not self._checkpoint.exists() or self._checkpoint.stat().st_size == 0:
             return None
-        header, arrays = read_archive(self._checkpoint, _CHECKPOINT, "checkpoint")
+        header, arrays = read_archive(
+            self._checkpoint, _CHECKPOINT, "checkpoint", ["spec", "iteration", "seconds"], ["rows"]
+        )
         then, now = header["spec"], self.spec.to_json()
         free = {"n_iterations"} if self.spec.noise is None else set()
         different = [key for key in now if then.get(key) != now[key] and key not in free]
@@ -154,6 +165,10 @@ class RunMonitor:
                 f"n_iterations={self.spec.n_iterations}."
             )
         rows = arrays.pop("rows")
+        vectors = ["params", *(f"slot{k}" for k in range(self.spec.rule.n_slots))]
+        for name in [*vectors, "average"] if self.spec.averaging else vectors:
+            if name not in arrays:
+                raise damaged(self._checkpoint, "checkpoint", f"it has no {name!r}")
         # the rows an uninterrupted run would have by now: the last one may come from a cut-short estimate
         every, last = self.spec.elbo_every, int(header["iteration"])
         self.rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in rows if i < last and i % every == 0]

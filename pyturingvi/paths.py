@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from pyturingvi.errors import OutputError
+from pyturingvi.errors import InputError, OutputError
 
 
 def check_writable(path: str | os.PathLike[str], what: str) -> Path:
@@ -16,10 +16,18 @@ def check_writable(path: str | os.PathLike[str], what: str) -> Path:
 
     Raises
     ------
+    InputError
+        If `path` is not a path at all.
     OutputError
         If the path is a directory, its folder is missing or a regular file, or nothing can be written there.
     """
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+        raise InputError(f"{what} must be a path, got {path!r}.")
     target = Path(path).expanduser()
+    try:
+        target.exists()
+    except OSError as error:
+        raise OutputError(f"{what}: cannot write {str(target)!r}: {error.strerror or error}.") from None
     if target.is_dir():
         raise OutputError(f"{what}: {str(target)!r} is a directory; give the path of a file in it.")
     folder = target.parent
@@ -44,7 +52,8 @@ def check_writable(path: str | os.PathLike[str], what: str) -> Path:
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     """Write through a temporary file beside `path`, so that a kill leaves the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
+    # the name has a fixed length: `path.name` may already be as long as the file system allows
+    handle, temporary = tempfile.mkstemp(prefix=".pyturingvi-", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             write(stream)

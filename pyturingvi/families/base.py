@@ -50,8 +50,18 @@ class Family(ABC):
         """Number of parameters p, location included (paper, table 1)."""
 
     @abstractmethod
+    def column_lengths(self, layout: Layout) -> np.ndarray:
+        """Nonzeros in each column of C, (d,). In every column they run on from the diagonal without a gap."""
+
+    def column_starts(self, layout: Layout) -> np.ndarray:
+        """CSC column pointers of C, (d+1,)."""
+        return np.concatenate([[0], np.cumsum(self.column_lengths(layout), dtype=np.int64)])
+
     def pattern(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         """CSC pattern of C: column pointers (d+1,) and row indices (nnz,), sorted in each column."""
+        starts = self.column_starts(layout)
+        columns = np.repeat(np.arange(layout.dim), np.diff(starts))
+        return starts, np.arange(starts[-1]) - starts[columns] + columns
 
     @abstractmethod
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
@@ -113,7 +123,7 @@ class BoundFamily(ABC):
 
     def flat_on_host(self, work: Array) -> np.ndarray:
         """Flat float64 parameters in host memory, from a working vector anywhere."""
-        return to_numpy(self.to_flat(work)).astype(np.float64)
+        return to_numpy(self.to_flat(work)).astype(np.float64, copy=False)
 
     def location(self, flat: np.ndarray) -> np.ndarray:
         """Mean (d,) of the distribution."""
@@ -131,7 +141,7 @@ class BoundFamily(ABC):
         d = self.layout.dim
         return csc_array((self.scale_nonzeros(flat).copy(), indices, indptr), shape=(d, d))
 
-    def flat_from_location_scale(self, location: np.ndarray, scale: csc_array) -> np.ndarray:
+    def flat_from_location_scale(self, location: np.ndarray, scale: Any) -> np.ndarray:
         """Flat parameters of the member with this location and scale.
 
         Raises
@@ -139,32 +149,28 @@ class BoundFamily(ABC):
         InputError
             If `scale` has a nonzero outside the family's pattern.
         """
-        from scipy.sparse import csc_array
+        from scipy.sparse import coo_array
 
-        indptr, indices = self.family.pattern(self.layout)
         d = self.layout.dim
-        wanted = csc_array(scale)
-        here = csc_array((np.arange(1, indices.size + 1), indices, indptr), shape=(d, d))
-        entries = wanted.tocoo()
-        rows, cols, values = entries.row, entries.col, entries.data
-        nonzero = values != 0
-        rows, cols, values = rows[nonzero], cols[nonzero], values[nonzero]
-        position = np.asarray(here[rows, cols]).ravel() if rows.size else np.zeros(0, dtype=int)
-        if np.any(position == 0):
+        entries = coo_array(scale)
+        kept = entries.data != 0
+        rows, columns, values = entries.row[kept], entries.col[kept], entries.data[kept]
+        below = rows - columns
+        if np.any((below < 0) | (below >= self.family.column_lengths(self.layout)[columns])):
             raise InputError(
                 f"init: the given fit's scale has entries that the {self.family.name} family does not have; "
                 "go on with the same family or a larger one."
             )
         flat = np.zeros(self.n_params)
         flat[:d] = location
-        flat[d + position - 1] = values
+        flat[d + self.family.column_starts(self.layout)[columns] + below] = values
         return flat
 
     def initial_flat(self, location: np.ndarray, scale: float) -> np.ndarray:
         """Flat parameters for `C = scale * I` and the given location (d,)."""
-        from scipy.sparse import csc_array, eye_array
+        from scipy.sparse import eye_array
 
-        return self.flat_from_location_scale(location, csc_array(scale * eye_array(self.layout.dim)))
+        return self.flat_from_location_scale(location, scale * eye_array(self.layout.dim))
 
     # ---- entropy and density ------------------------------------------------------------------------------
     def log_abs_det(self, work: Array) -> float:

@@ -53,9 +53,8 @@ class FullRank(Family):
     def n_params(self, layout: Layout) -> int:
         return layout.dim + triangle_size(layout.dim)
 
-    def pattern(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-        rows, _ = triangle_pattern(layout.dim)
-        return column_starts(layout.dim), rows
+    def column_lengths(self, layout: Layout) -> np.ndarray:
+        return np.arange(layout.dim, 0, -1)
 
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
         return _BoundFullRank(self, layout, dtype, xp)

@@ -27,8 +27,8 @@ class MeanField(Family):
     def n_params(self, layout: Layout) -> int:
         return 2 * layout.dim
 
-    def pattern(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-        return np.arange(layout.dim + 1), np.arange(layout.dim)
+    def column_lengths(self, layout: Layout) -> np.ndarray:
+        return np.ones(layout.dim, dtype=np.int64)
 
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
         return _BoundMeanField(self, layout, dtype, xp)

@@ -41,16 +41,9 @@ class Structured(Family):
         per_block = layout.local_dim * layout.n_global + triangle_size(layout.local_dim)
         return layout.dim + triangle_size(layout.n_global) + layout.n_local * per_block
 
-    def pattern(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    def column_lengths(self, layout: Layout) -> np.ndarray:
         d, d_z, d_y = layout.dim, layout.n_global, layout.local_dim
-        lengths = np.concatenate([np.arange(d, d - d_z, -1), np.tile(np.arange(d_y, 0, -1), layout.n_local)]).astype(
-            np.int64
-        )
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
-        columns = np.repeat(np.arange(d), lengths)
-        # in every column the rows run on from the diagonal without a gap
-        rows = np.arange(indptr[-1]) - indptr[columns] + columns
-        return indptr, rows
+        return np.concatenate([np.arange(d, d - d_z, -1), np.tile(np.arange(d_y, 0, -1), layout.n_local)])
 
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
         return _BoundStructured(self, layout, dtype, xp)
