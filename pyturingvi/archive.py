@@ -18,8 +18,19 @@ from pyturingvi.paths import write_atomically
 
 _HEADER = "header"
 # what NumPy, zipfile and json raise on bytes that are not what they were
-_DAMAGE = (OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, MemoryError, SyntaxError)
-_DAMAGE += (zipfile.BadZipFile, zlib.error, struct.error)
+_DAMAGE: tuple[type[Exception], ...] = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+    SyntaxError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
 
 
 def write_archive(path: Path, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:

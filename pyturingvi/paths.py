@@ -11,6 +11,13 @@ from typing import IO
 from pyturingvi.errors import InputError, OutputError
 
 
+def as_path(path: str | os.PathLike[str], what: str) -> Path:
+    """A path with `~` expanded, or an InputError that names the argument."""
+    if not isinstance(path, str | os.PathLike) or "\0" in str(path):
+        raise InputError(f"{what} must be a path, got {path!r}.")
+    return Path(path).expanduser()
+
+
 def check_writable(path: str | os.PathLike[str], what: str) -> Path:
     """Make sure that a file can be written at `path`, by writing beside it.
 
@@ -21,9 +28,7 @@ def check_writable(path: str | os.PathLike[str], what: str) -> Path:
     OutputError
         If the path is a directory, its folder is missing or a regular file, or nothing can be written there.
     """
-    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
-        raise InputError(f"{what} must be a path, got {path!r}.")
-    target = Path(path).expanduser()
+    target = as_path(path, what)
     try:
         target.exists()
     except OSError as error:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.archive import join_state, read_archive, split_state, write_archive
+from pyturingvi.archive import damaged, join_state, read_archive, split_state, write_archive
 from pyturingvi.engines.base import FitSpec, Outcome
 from pyturingvi.errors import DataError, InputError, OutputError
 from pyturingvi.families import Family
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
-from pyturingvi.paths import check_writable
+from pyturingvi.paths import as_path, check_writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,9 +110,7 @@ class Fit:
 
     def sample_unconstrained(self, n: int, seed: int = 0) -> np.ndarray:
         """Draw n unconstrained points (n, d)."""
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise InputError(f"n must be a whole number of at least 1, got {n!r}.")
-        noise = np.empty((n, self.model.dim))
+        noise = np.empty((_check_count(n, 1), self.model.dim))
         self._bound.base.fill(generator(np, _check_seed(seed), SAMPLE_STREAM), noise)
         points = np.empty_like(noise)
         self._bound.transform(self._bound.from_flat(self.params), noise, points)
@@ -141,7 +139,7 @@ class Fit:
         Parameters
         ----------
         n : int
-            Monte Carlo draws behind the figures (the globals alone are drawn).
+            Monte Carlo draws behind the figures, at least 2 (the globals alone are drawn).
         seed : int
 
         Returns
@@ -167,7 +165,7 @@ class Fit:
     def _draw_globals(self, n: int, seed: int) -> np.ndarray:
         """Draws (n, d_z): every family is lower triangular, so z depends on its own noise alone."""
         d_z = self.model.layout.n_global
-        noise = np.empty((n, d_z))
+        noise = np.empty((_check_count(n, 2), d_z))
         self._bound.base.fill(generator(np, _check_seed(seed), SAMPLE_STREAM, 1), noise)
         c_zz = self.scale[:d_z, :d_z]
         return np.asarray(noise @ c_zz.T + self.location[:d_z])
@@ -238,16 +236,30 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
     """
     from pyturingvi.models import model_class
 
-    header, arrays = read_archive(Path(path).expanduser(), _KIND, "load_fit")
+    where = as_path(path, "load_fit")
+    header, arrays = read_archive(where, _KIND, "load_fit", ["format"])
     if header["format"] > _FORMAT:
         raise OutputError(f"load_fit: {str(path)!r} was written by a later version of pyturingvi; upgrade it.")
-    state = join_state(header["model_state"], arrays, "model.")
-    model = model_class(header["model"]).from_state(state)
-    if header["label"] != model.label:
-        model.label = header["label"]
-    outcome = Outcome(arrays["params"], header["n_updates"], header["status"], header["message"])
-    rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
-    return Fit(model, FitSpec(**header["spec"]), outcome, rows, header["seconds"], header["versions"])
+    try:
+        state = join_state(header["model_state"], arrays, "model.")
+        model = model_class(header["model"]).from_state(state)
+        if header["label"] != model.label:
+            model.label = header["label"]
+        outcome = Outcome(arrays["params"], header["n_updates"], header["status"], header["message"])
+        rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
+        fit = Fit(model, FitSpec(**header["spec"]), outcome, rows, header["seconds"], header["versions"])
+        n_params = fit.family.n_params(model.layout)
+    except (LookupError, TypeError, ValueError) as error:
+        raise damaged(where, "load_fit", error) from None
+    if fit.params.shape != (n_params,):
+        raise damaged(where, "load_fit", f"it holds {fit.params.size} parameters in place of {n_params}")
+    return fit
+
+
+def _check_count(n: Any, least: int) -> int:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < least:
+        raise InputError(f"n must be a whole number of at least {least}, got {n!r}.")
+    return int(n)
 
 
 def _check_seed(seed: Any) -> int:

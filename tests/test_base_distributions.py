@@ -36,9 +36,7 @@ def moment(base: Any, power: int) -> float:
 
 
 @each_case
-def test_density_is_normalized_with_variance_1_and_the_stated_kurtosis(
-    spec: Any, kurtosis: float, scipys: Any
-) -> None:
+def test_density_is_normalized_with_variance_1_and_the_stated_kurtosis(spec: Any, kurtosis: float, scipys: Any) -> None:
     base = base_distribution(spec)
     u = np.linspace(-30, 30, 601)
     density = base.log_density(u)
@@ -76,9 +74,7 @@ def test_draws_follow_the_density(spec: Any, kurtosis: float, scipys: Any, dtype
     # bounded functions, whose Monte Carlo error is known even where moments beyond the fourth are not finite
     for function in (np.sign, np.tanh, lambda x: np.minimum(np.abs(x), 3.0), lambda x: np.cos(x)):
         values = function(u)
-        exact = integrate.quad(
-            lambda x, f=function: f(x) * scipys.pdf(x), -np.inf, np.inf, limit=200, points=None
-        )[0]
+        exact = integrate.quad(lambda x, f=function: f(x) * scipys.pdf(x), -np.inf, np.inf, limit=200, points=None)[0]
         assert abs(values.mean() - exact) < 4.5 * values.std() / np.sqrt(u.size)
     assert abs(u.mean()) < 4.5 / np.sqrt(u.size)
     # Var(u**2) = kurtosis - 1

@@ -158,9 +158,7 @@ def test_transform_is_m_plus_c_u(family: Family, layout: Layout, dtype: str, tol
     points = transformed(bound, flat, noise)
     assert points.dtype == dtype
     location, scale = dense_location_scale(family, layout, flat)
-    np.testing.assert_allclose(
-        points, location + noise.astype(float) @ scale.T, atol=20 * tolerance, rtol=tolerance
-    )
+    np.testing.assert_allclose(points, location + noise.astype(float) @ scale.T, atol=20 * tolerance, rtol=tolerance)
     np.testing.assert_allclose(bound.scale(flat).toarray(), scale, atol=1e-13)
     np.testing.assert_allclose(bound.location(flat), location, atol=1e-13)
     np.testing.assert_allclose(bound.standardize(bound.from_flat(flat), points), noise, atol=3000 * tolerance)
@@ -169,9 +167,7 @@ def test_transform_is_m_plus_c_u(family: Family, layout: Layout, dtype: str, tol
 @pytest.mark.parametrize("family", [MeanField(), Structured(), FullRank()], ids=lambda f: f.name)
 @each_layout
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-5)])
-def test_pullback_is_the_pattern_of_g_times_u(
-    family: Family, layout: Layout, dtype: str, tolerance: float
-) -> None:
+def test_pullback_is_the_pattern_of_g_times_u(family: Family, layout: Layout, dtype: str, tolerance: float) -> None:
     bound = family.bind(layout, dtype)
     rng = np.random.default_rng(2)
     noise, slopes = rng.normal(size=(2, 6, layout.dim)).astype(dtype)
@@ -208,13 +204,9 @@ def test_full_rank_panels_agree_when_there_are_several() -> None:
     flat = rng.normal(size=bound.n_params)
     location, scale = dense_parameters(FullRank(), layout, flat)
     noise, slopes = rng.normal(size=(2, 3, layout.dim))
-    np.testing.assert_allclose(
-        transformed(bound, flat, noise), location + noise @ scale.T, rtol=1e-10, atol=1e-10
-    )
+    np.testing.assert_allclose(transformed(bound, flat, noise), location + noise @ scale.T, rtol=1e-10, atol=1e-10)
     expected = (slopes.T @ noise).T[dense_mask("full-rank", layout).T]
-    np.testing.assert_allclose(
-        pulled_back(bound, flat, noise, slopes)[layout.dim :], expected, rtol=1e-12, atol=1e-12
-    )
+    np.testing.assert_allclose(pulled_back(bound, flat, noise, slopes)[layout.dim :], expected, rtol=1e-12, atol=1e-12)
 
 
 # ---- density and entropy -----------------------------------------------------------------------------------

@@ -59,9 +59,7 @@ def test_structured_holds_the_posterior_of_a_hierarchical_normal_model(
     ids=["structured", "full", "non-std"],
 )
 @pytest.mark.parametrize("layout", [(2, 3, 2), (1, 5, 1), (3, 2, 1)], ids=str)
-def test_posterior_is_found_to_rounding_where_gradients_are_exact(
-    family: Any, layout: tuple[int, int, int]
-) -> None:
+def test_posterior_is_found_to_rounding_where_gradients_are_exact(family: Any, layout: tuple[int, int, int]) -> None:
     """Noise with exact moments makes the run plain gradient descent on the exact negative ELBO."""
     target = hierarchical_normal(*layout)
     fit = tv.fit(
@@ -92,17 +90,13 @@ def test_mean_field_finds_the_conditional_standard_deviations(gaussian_target: G
         **QUIET,
     )
     np.testing.assert_allclose(fit.location, gaussian_target.mean, atol=1e-8)
-    np.testing.assert_allclose(
-        np.sqrt(np.diag(covariance(fit))), np.diag(gaussian_target.precision) ** -0.5, rtol=1e-8
-    )
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance(fit))), np.diag(gaussian_target.precision) ** -0.5, rtol=1e-8)
     assert np.all(np.diag(covariance(fit)) < 0.99 * np.diag(gaussian_target.covariance))
 
 
 @pytest.mark.parametrize("family", ["structured", "full-rank"])
 @pytest.mark.parametrize("make", [tv.SGD, tv.ProximalSGD, tv.ProjectedSGD], ids=lambda make: make.__name__)
-def test_posterior_is_found_from_noisy_gradients(
-    family: str, make: Any, gaussian_target: GaussianTarget
-) -> None:
+def test_posterior_is_found_from_noisy_gradients(family: str, make: Any, gaussian_target: GaussianTarget) -> None:
     """Averaged SGD within five standard errors of its central limit theorem (Polyak and Juditsky, 1992).
 
     The average over T updates with weights t^eta has covariance w/(MT) H^{-1} S H^{-1}, where
@@ -170,9 +164,7 @@ def test_given_noise_gives_the_numbers_of_a_loop_written_by_hand(
     """Dense matrices and textbook Adam on the model's gradient."""
     layout, n, m = poisson.layout, 30, 3
     noise = np.random.default_rng(3).normal(size=(n, m, layout.dim))
-    fit = tv.fit(
-        poisson, family, tv.Adam(0.01), n_iterations=n, n_samples=m, noise=noise, init_location=0.2, **QUIET
-    )
+    fit = tv.fit(poisson, family, tv.Adam(0.01), n_iterations=n, n_samples=m, noise=noise, init_location=0.2, **QUIET)
     mask = dense_mask(family.name, layout)
     d_z = layout.n_global
     location, matrix = np.full(layout.dim, 0.2), 0.1 * np.eye(layout.dim)
@@ -209,9 +201,7 @@ def test_given_noise_gives_the_numbers_of_a_loop_written_by_hand(
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_same_seed_same_numbers_and_another_seed_others(poisson: tv.models.RobustPoisson, dtype: str) -> None:
-    first, again, other = (
-        tv.fit(poisson, n_iterations=300, seed=seed, dtype=dtype, **QUIET) for seed in (3, 3, 4)
-    )
+    first, again, other = (tv.fit(poisson, n_iterations=300, seed=seed, dtype=dtype, **QUIET) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first.params, again.params)
     np.testing.assert_array_equal(first.elbo[TRACE], again.elbo[TRACE])
     assert np.all(first.params != other.params)
@@ -266,9 +256,7 @@ def test_a_longer_fit_passes_through_the_shorter_one(isotropic: tv.models.Isotro
 
 def test_averaging_returns_the_mean_of_the_iterates(isotropic: tv.models.IsotropicGaussian) -> None:
     ends = [tv.fit(isotropic, optimizer=tv.SGD(0.01), n_iterations=n, **QUIET).params for n in range(1, 13)]
-    averaged = tv.fit(
-        isotropic, optimizer=tv.SGD(0.01), n_iterations=12, averaging=tv.PolynomialAveraging(0), **QUIET
-    )
+    averaged = tv.fit(isotropic, optimizer=tv.SGD(0.01), n_iterations=12, averaging=tv.PolynomialAveraging(0), **QUIET)
     np.testing.assert_allclose(averaged.params, np.mean(ends, axis=0), rtol=1e-12, atol=1e-14)
     # the trace is that of what is returned
     again = tv.fit(isotropic, optimizer=tv.SGD(0.01), n_iterations=12, **QUIET)
@@ -304,12 +292,8 @@ def test_init_takes_a_fit_and_its_flat_vector_alike(poisson: tv.models.RobustPoi
     assert np.any(from_fit.params != start.params)
 
 
-@pytest.mark.parametrize(
-    "larger", [tv.Structured(), tv.Structured(standardized=False), tv.FullRank()], ids=repr
-)
-def test_a_mean_field_fit_is_embedded_in_a_larger_family(
-    poisson: tv.models.RobustPoisson, larger: Family
-) -> None:
+@pytest.mark.parametrize("larger", [tv.Structured(), tv.Structured(standardized=False), tv.FullRank()], ids=repr)
+def test_a_mean_field_fit_is_embedded_in_a_larger_family(poisson: tv.models.RobustPoisson, larger: Family) -> None:
     small = tv.fit(poisson, "mean-field", n_iterations=100, **QUIET)
     fit = tv.fit(poisson, larger, tv.SGD(1e-300), n_iterations=1, init=small, **QUIET)
     np.testing.assert_allclose(fit.location, small.location, atol=1e-14)
@@ -438,9 +422,7 @@ def test_progress_names_the_engine_and_the_elbo(
 def test_importing_the_package_imports_no_heavy_library() -> None:
     code = "import sys, pyturingvi; print(*sorted(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": str(Path(tv.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     loaded = set(done.stdout.split())
     assert "pyturingvi" in loaded
     assert not loaded & {

@@ -47,9 +47,7 @@ def example(family: Family, n: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ---- rules -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("beta1", "beta2", "epsilon"), [(0.9, 0.999, 1e-8), (0.0, 0.5, 0.1), (0.5, 0.0, 0.0)]
-)
+@pytest.mark.parametrize(("beta1", "beta2", "epsilon"), [(0.9, 0.999, 1e-8), (0.0, 0.5, 0.1), (0.5, 0.0, 0.0)])
 def test_adam_is_the_textbooks(beta1: float, beta2: float, epsilon: float) -> None:
     """Algorithm 1 of Kingma and Ba (2015), with a stepsize that changes."""
     start, gradients = example(Structured())
@@ -215,9 +213,7 @@ def test_averaging_weights_grow_like_a_power(eta: int) -> None:
 
 # ---- noise -------------------------------------------------------------------------------------------------
 def stream(n_iterations: int, seed: int = 0, base: Any = "gaussian", n_threads: int = 1, dim: int = 6) -> Any:
-    return NoiseStream(
-        base_distribution(base), seed, 4, dim, n_iterations, np.dtype(float), np, Workers(n_threads)
-    )
+    return NoiseStream(base_distribution(base), seed, 4, dim, n_iterations, np.dtype(float), np, Workers(n_threads))
 
 
 @pytest.mark.parametrize("base", ["gaussian", "laplace", ("student_t", 6)], ids=str)
@@ -243,9 +239,7 @@ def test_every_update_has_noise_of_its_own() -> None:
     assert np.unique(draws).size == draws.size
     assert not np.intersect1d(draws, [other.draw(t).copy() for t in range(600)]).size
     flat = draws.reshape(600, -1)
-    assert abs(np.mean(flat[1:] * flat[:-1])) < 4.5 / math.sqrt(
-        flat[1:].size
-    )  # one row of a block to the next
+    assert abs(np.mean(flat[1:] * flat[:-1])) < 4.5 / math.sqrt(flat[1:].size)  # one row of a block to the next
     assert abs(np.mean(flat[256:512] * flat[:256])) < 4.5 / math.sqrt(256 * 24)  # one block to the next
     assert stats.kstest(draws.ravel(), "norm").pvalue > 1e-4
 
@@ -265,15 +259,11 @@ def exact_gradient(target: GaussianTarget, family: Family, flat: np.ndarray) -> 
     return np.r_[target.precision @ (location - target.mean), for_scale.T[mask.T]]
 
 
-each_family = pytest.mark.parametrize(
-    "family", [MeanField(), Structured(), FullRank()], ids=lambda family: family.name
-)
+each_family = pytest.mark.parametrize("family", [MeanField(), Structured(), FullRank()], ids=lambda family: family.name)
 
 
 @each_family
-def test_gradient_is_exact_for_noise_with_exact_moments(
-    family: Family, gaussian_target: GaussianTarget
-) -> None:
+def test_gradient_is_exact_for_noise_with_exact_moments(family: Family, gaussian_target: GaussianTarget) -> None:
     bound = family.bind(gaussian_target.layout)
     flat = random_flat(family, gaussian_target.layout)
     noise = exact_noise(1, bound.layout.dim)[0]
@@ -369,9 +359,7 @@ def same_numbers(first: tv.Fit, second: tv.Fit) -> None:
 
 
 def test_threads_do_not_change_a_small_fit(poisson: tv.models.RobustPoisson) -> None:
-    one, two = (
-        tv.fit(poisson, n_iterations=700, elbo_every=200, progress=False, n_threads=n) for n in (1, 2)
-    )
+    one, two = (tv.fit(poisson, n_iterations=700, elbo_every=200, progress=False, n_threads=n) for n in (1, 2))
     same_numbers(one, two)
 
 
@@ -381,8 +369,7 @@ def test_threads_do_not_change_a_fit_whose_batch_is_cut_in_pieces() -> None:
     bound = MeanField().bind(model.layout)
     assert Objective(model, bound, 8, False, Workers(1))._pieces is not None
     one, two = (
-        tv.fit(model, n_iterations=8, elbo_every=4, elbo_samples=500, progress=False, n_threads=n)
-        for n in (1, 2)
+        tv.fit(model, n_iterations=8, elbo_every=4, elbo_samples=500, progress=False, n_threads=n) for n in (1, 2)
     )
     same_numbers(one, two)
 
