@@ -112,7 +112,7 @@ def fit(
     elbo_samples = _whole("elbo_samples", elbo_samples, 1)
     seed = _whole("seed", seed, 0)
     n_threads = None if n_threads is None else _whole("n_threads", n_threads, 1)
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
     if callback is not None and not callable(callback):
         raise InputError(f"callback must be a function of (iteration, elbo), got {callback!r}.")
@@ -178,7 +178,10 @@ def _whole(name: str, value: Any, least: int) -> int:
 
 def _finite_array(name: str, value: Any) -> np.ndarray:
     try:
-        array = np.asarray(value, dtype=np.float64)
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufO":
+            raise TypeError
+        array = array.astype(np.float64, copy=False)
     except (TypeError, ValueError):
         raise InputError(f"{name} must be real numbers, got {type(value).__name__}.") from None
     if not np.isfinite(array).all():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pyturingvi.errors import InputError, MemoryLimitError
 from pyturingvi.families.base import Family
@@ -61,8 +64,10 @@ def check_memory(needed: int, limit: Any, device: str, family: Family, layout: L
     if limit is None:
         have, source = available_memory(device), "are free"
     else:
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
+        if isinstance(limit, bool) or not isinstance(limit, int | float | np.integer) or not limit > 0:
             raise InputError(f"max_memory must be a number of bytes above 0, got {limit!r}.")
+        if limit == math.inf:
+            return
         have, source = int(limit), "are allowed by max_memory"
     if needed > have:
         p = family.n_params(layout)

@@ -112,13 +112,14 @@ class RunMonitor:
             self._bar.update(iteration - self._shown)
             self._shown = iteration
         if self._checkpoint is not None and now - self._last_checkpoint >= self._checkpoint_seconds:
-            self.save(snapshot())
+            self.save(snapshot)
 
     # ---- checkpoints --------------------------------------------------------------------------------------
-    def save(self, snapshot: Snapshot) -> None:
+    def save(self, take_snapshot: Callable[[], Snapshot]) -> None:
         """Write the checkpoint file, if there is one; where that fails, warn and go on."""
         if self._checkpoint is None:
             return
+        snapshot = take_snapshot()
         header = {
             "kind": _CHECKPOINT,
             "spec": self.spec.to_json(),

@@ -97,7 +97,7 @@ def run_loop(
         finally:
             # also when a callback raised: what has been fitted so far is kept
             if status != "diverged":
-                monitor.save(take_snapshot())
+                monitor.save(take_snapshot)
     return Outcome(bound.flat_on_host(work if average is None else average), done, status, message)
 
 
