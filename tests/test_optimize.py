@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from pyturingvi.errors import InputError
 from pyturingvi.families import Family, FullRank, MeanField, Structured
 from pyturingvi.families.base_distributions import base_distribution
 from pyturingvi.layout import Layout
-from pyturingvi.optimize.noise import NoiseStream
+from pyturingvi.optimize.noise import ELBO_STREAM, NoiseStream, generator
 from pyturingvi.optimize.objective import Objective
 from pyturingvi.optimize.rules import Rule, rule_from_config
 from pyturingvi.parallel import Workers
@@ -328,6 +329,25 @@ def test_elbo_agrees_with_its_closed_form_within_an_honest_error(
     assert 0.8 < z.std() < 1.25
 
 
+@each_family
+def test_elbo_is_the_mean_log_density_at_its_draws_plus_the_entropy(
+    family: Family, gaussian_target: GaussianTarget
+) -> None:
+    bound = family.bind(gaussian_target.layout)
+    flat = random_flat(family, gaussian_target.layout)
+    objective = Objective(gaussian_target.model, bound, 8, False, Workers(1))
+    value, error = objective.elbo(bound.from_flat(flat), 300, 5, 70)
+    noise = np.empty((300, bound.layout.dim))
+    bound.base.fill(generator(np, 5, ELBO_STREAM, 70, 0), noise)
+    location, scale = dense_location_scale(family, gaussian_target.layout, flat)
+    values = stats.multivariate_normal(gaussian_target.mean, gaussian_target.covariance).logpdf(
+        location + noise @ scale.T
+    )
+    entropy = stats.multivariate_normal(location, scale @ scale.T).entropy()
+    assert value == pytest.approx(values.mean() + entropy, rel=1e-9)
+    assert error == pytest.approx(stats.sem(values), rel=1e-9)
+
+
 def test_elbo_of_the_exact_posterior_has_no_error(gaussian_target: GaussianTarget) -> None:
     """Where q is the posterior, log p - log q is the log evidence at every draw: here 0."""
     bound = FullRank().bind(gaussian_target.layout)
@@ -392,6 +412,19 @@ def test_threads_do_not_change_updates_of_very_many_parameters(optimizer: Rule) 
     )
     same_numbers(one, two)
     assert one.n_updates == 3
+
+
+def test_a_users_function_is_called_from_the_fits_own_thread_alone() -> None:
+    """It may keep buffers between calls; the batch is large enough to be cut in pieces otherwise."""
+    threads = set()
+
+    def fn(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        threads.add(threading.get_ident())
+        return -0.5 * (points**2).sum(axis=1), -points
+
+    model = tv.models.LogDensity(fn, Layout(4, 40_000, 1))
+    tv.fit(model, "mean-field", n_iterations=2, elbo_samples=32, progress=False, n_threads=2)
+    assert threads == {threading.get_ident()}
 
 
 def test_rule_slices_cover_every_parameter_once() -> None:
