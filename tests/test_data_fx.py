@@ -55,9 +55,7 @@ def test_returns_are_those_of_the_raw_file(bank_lines):
     assert returns.shape == (4429, 6)
     for row, first, second in ((0, "2006-05-16", "2006-05-17"), (1, "2006-05-17", "2006-05-18")):
         assert str(returns.index[row].date()) == second
-        by_hand = [
-            math.log(dollars(bank_lines, second, c) / dollars(bank_lines, first, c)) for c in CURRENCIES
-        ]
+        by_hand = [math.log(dollars(bank_lines, second, c) / dollars(bank_lines, first, c)) for c in CURRENCIES]
         np.testing.assert_allclose(returns.iloc[row], by_hand, rtol=1e-10)
 
 

@@ -82,9 +82,7 @@ def test_bad_copies_are_refused(raw, tmp_path):
     raw.iloc[:5].drop(columns=["kids", "self"]).to_csv(tmp_path / "rwm5yr.csv", index=False)
     with pytest.raises(DataError, match=r"lacks the column\(s\) kids, self"):
         load_rwm5yr(data_dir=tmp_path)
-    raw.iloc[:5].astype({"age": object}).replace({"age": {raw["age"][0]: "old"}}).to_csv(
-        tmp_path / "rwm5yr.csv"
-    )
+    raw.iloc[:5].astype({"age": object}).replace({"age": {raw["age"][0]: "old"}}).to_csv(tmp_path / "rwm5yr.csv")
     with pytest.raises(DataError, match="not a number"):
         load_rwm5yr(data_dir=tmp_path)
     pd.DataFrame().to_csv(tmp_path / "rwm5yr.csv", index=False)

@@ -30,9 +30,7 @@ def make_points(model, n, seed=1, spread=0.7):
 
 # ---- input ------------------------------------------------------------------------------------------------
 def test_long_form_equals_wide_form():
-    wide = pd.DataFrame(
-        make_table(12, 4, missing=0.2), columns=list("abcd"), index=[f"s{j}" for j in range(12)]
-    )
+    wide = pd.DataFrame(make_table(12, 4, missing=0.2), columns=list("abcd"), index=[f"s{j}" for j in range(12)])
     rows = [(s, i, wide.loc[s, i]) for s in wide.index for i in wide.columns if not np.isnan(wide.loc[s, i])]
     long = pd.DataFrame(rows, columns=["who", "what", "right"])
     model = ItemResponse.from_long(long, student="who", item="what", response="right")
@@ -173,9 +171,7 @@ def test_copies_are_the_same_model(copy):
     model = ItemResponse(table)
     points = make_points(model, 2)
     expected = model.log_density(points)
-    other = (
-        pickle.loads(pickle.dumps(model)) if copy == "pickle" else ItemResponse.from_state(model.get_state())
-    )
+    other = pickle.loads(pickle.dumps(model)) if copy == "pickle" else ItemResponse.from_state(model.get_state())
     np.testing.assert_array_equal(other.log_density(points), expected)
     assert other.global_labels == model.global_labels
     assert other.coords == model.coords == {"item": list("abcd"), "student": list(range(10, 19))}

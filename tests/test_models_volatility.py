@@ -118,9 +118,7 @@ def test_natural_values_are_what_the_names_say() -> None:
 
 def test_a_data_frame_keeps_its_names_and_gives_the_same_density() -> None:
     plain = make(4, 3)
-    frame = pd.DataFrame(
-        plain.returns, columns=["EUR", "JPY", "GBP"], index=pd.date_range("2006-05-17", periods=4)
-    )
+    frame = pd.DataFrame(plain.returns, columns=["EUR", "JPY", "GBP"], index=pd.date_range("2006-05-17", periods=4))
     named = StochasticVolatility(frame)
     points = draws(plain, 3)
     np.testing.assert_array_equal(named.log_density(points), plain.log_density(points))

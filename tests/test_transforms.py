@@ -136,9 +136,7 @@ def test_lkj_log_jacobian_is_the_determinant_of_the_complex_step_jacobian(size: 
             jacobian[:, k] = lower_entries(factor[None])[0].imag / 1e-30
         sign, log_determinant = np.linalg.slogdet(jacobian)
         assert sign == 1
-        np.testing.assert_allclose(
-            tr.lkj_cholesky_log_jacobian(v[None], size), log_determinant, rtol=1e-10, atol=1e-12
-        )
+        np.testing.assert_allclose(tr.lkj_cholesky_log_jacobian(v[None], size), log_determinant, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6])

@@ -68,10 +68,10 @@ class NoiseStream:
 
     def _draw_block(self, number: int) -> Array:
         source = generator(self.xp, self.seed, GRADIENT_STREAM, number)
-        rows = min(self.rows, self.n_iterations - number * self.rows)
-        block = self.xp.empty((rows, *self.shape), dtype=self.dtype)
-        for row in block:  # row by row, so that a longer run begins with the same numbers
-            self.base.fill(source, row)
+        # always a whole block, so that a longer run begins with the same numbers; and in few calls, since a thread
+        # that asks for the interpreter lock after every row would hold up the one that computes
+        block = self.xp.empty((self.rows, *self.shape), dtype=self.dtype)
+        self.base.fill(source, block)
         return block
 
 

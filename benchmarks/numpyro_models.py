@@ -1,0 +1,86 @@
+"""The paper's three models written for NumPyro, on the data and in the unconstrained space of pyturingvi's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+from numpyro.infer.util import potential_energy
+
+HALF_T4 = dist.FoldedDistribution(dist.StudentT(4.0, 0.0, 1.0))
+
+
+def rpoisson(X: jax.Array, y: jax.Array) -> None:
+    """Poisson-log-normal regression."""
+    s_alpha = numpyro.sample("s_alpha", HALF_T4)
+    s_beta = numpyro.sample("s_beta", HALF_T4)
+    s_eta = numpyro.sample("s_eta", HALF_T4)
+    alpha = numpyro.sample("alpha", dist.Normal(0.0, s_alpha))
+    beta = numpyro.sample("beta", dist.Normal(0.0, s_beta).expand([X.shape[1]]).to_event(1))
+    eta = numpyro.sample("eta", dist.Normal(X @ beta + alpha, s_eta).to_event(1))
+    numpyro.sample("y", dist.Poisson(jnp.exp(eta)).to_event(1), obs=y)
+
+
+def irt(responses: jax.Array) -> None:
+    """Two-parameter logistic model of a complete table."""
+    n_students, n_items = responses.shape
+    mu_beta = numpyro.sample("mu_beta", dist.StudentT(4.0, 0.0, 1.0))
+    s_beta = numpyro.sample("s_beta", HALF_T4)
+    s_gamma = numpyro.sample("s_gamma", HALF_T4)
+    gamma = numpyro.sample("gamma", dist.LogNormal(0.0, s_gamma).expand([n_items]).to_event(1))
+    beta = numpyro.sample("beta", dist.Normal(0.0, s_beta).expand([n_items]).to_event(1))
+    alpha = numpyro.sample("alpha", dist.Normal(0.0, 1.0).expand([n_students]).to_event(1))
+    logits = alpha[:, None] * gamma + beta + mu_beta
+    numpyro.sample("responses", dist.BernoulliLogits(logits).to_event(2), obs=responses)
+
+
+def volatility(returns: jax.Array) -> None:
+    """Multivariate stochastic volatility; the latent path has its density as a factor, vectorized over time."""
+    n_times, n_series = returns.shape
+    mu = numpyro.sample("mu", dist.Cauchy(0.0, 10.0).expand([n_series]).to_event(1))
+    phi = numpyro.sample("phi", dist.Uniform(-1.0, 1.0).expand([n_series]).to_event(1))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5.0).expand([n_series]).to_event(1))
+    chol = numpyro.sample("L", dist.LKJCholesky(n_series, 1.0))
+    y = numpyro.sample("y", dist.ImproperUniform(constraints.independent(constraints.real, 2), (), (n_times, n_series)))
+    mean = jnp.concatenate([mu[None, :], mu + phi * (y[:-1] - mu)])
+    path = dist.MultivariateNormal(mean, scale_tril=tau[:, None] * chol)
+    numpyro.factor("path", path.log_prob(y).sum())
+    numpyro.sample("returns", dist.Normal(0.0, jnp.exp(y / 2)).to_event(2), obs=returns)
+
+
+def peer_of(model: Any, dtype: str) -> tuple[Any, tuple[jax.Array, ...]]:
+    """The NumPyro function and its data for one of pyturingvi's models."""
+    if model.name == "rpoisson":
+        return rpoisson, (jnp.asarray(model.X, dtype), jnp.asarray(model.y, dtype))
+    if model.name == "irt":
+        return irt, (jnp.asarray(model.get_state()["responses"], dtype),)
+    if model.name == "volatility":
+        return volatility, (jnp.asarray(model.returns, dtype),)
+    raise ValueError(f"no NumPyro form of {model.name}")
+
+
+def unconstrained(model: Any, point: np.ndarray) -> dict[str, jax.Array]:
+    """A flat point (d,) as NumPyro's dictionary of unconstrained values."""
+    d_z, n, d_y = model.layout.n_global, model.layout.n_local, model.layout.local_dim
+    z, local = point[:d_z], point[d_z:]
+    if model.name == "rpoisson":
+        names = {"s_alpha": z[0], "s_beta": z[1], "s_eta": z[2], "alpha": z[3], "beta": z[4:], "eta": local}
+    elif model.name == "irt":
+        k = (d_z - 3) // 2
+        names = {"mu_beta": z[0], "s_beta": z[1], "s_gamma": z[2], "gamma": z[3 : 3 + k], "beta": z[3 + k :]}
+        names["alpha"] = local
+    else:
+        y = local.reshape(n, d_y)
+        names = {"mu": z[:d_y], "phi": z[d_y : 2 * d_y], "tau": z[2 * d_y : 3 * d_y], "L": z[3 * d_y :], "y": y}
+    return {name: jnp.asarray(value) for name, value in names.items()}
+
+
+def log_density(model: Any, point: np.ndarray, dtype: str = "float64") -> float:
+    """NumPyro's log density at an unconstrained point, log-Jacobians included."""
+    function, data = peer_of(model, dtype)
+    return -float(potential_energy(function, data, {}, unconstrained(model, point)))
