@@ -53,7 +53,7 @@ def test_names_come_from_the_table():
     assert ItemResponse(table.to_numpy()).global_labels[3] == "log gamma[item1]"
     assert model.layout.n_global == len(model.global_labels) == 7
     assert model.layout.n_local == 3
-    assert model.work_per_point == 6
+    assert ItemResponse([[1, 0], [0, np.nan], [1, 1]]).work_per_point == 6
     assert set(model.dims) == set(model.constrain(np.zeros((1, model.dim))))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from pyturingvi.array_namespace import namespace_for
 from pyturingvi.engines.base import Engine, FitSpec, Outcome
@@ -40,7 +41,8 @@ class NumpyEngine(Engine):
         rule = spec.rule
         averaging = PolynomialAveraging(spec.averaging["eta"]) if spec.averaging else None
         bound = spec.family_object.bind(model.layout, dtype, xp)
-        with Workers(self.n_threads or available_cores()) as workers:
+        # the products are too small for BLAS threads, which would wait for each other beside ours
+        with threadpool_limits(1, user_api="blas"), Workers(self.n_threads or available_cores()) as workers:
             objective = Objective(model, bound, spec.n_samples, rule.energy_only, workers)
             stream = (
                 GivenNoise(noise, dtype, xp)

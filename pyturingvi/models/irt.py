@@ -129,8 +129,8 @@ class ItemResponse(Model):
 
     @property
     def work_per_point(self) -> int:
-        """Number of cells J*K."""
-        return int(self._signs.size)
+        """Number of cells J*K where they are visited one by one; a complete table is summed panel by panel."""
+        return self.dim if self._complete else int(self._signs.size)
 
     @property
     def global_labels(self) -> list[str]:

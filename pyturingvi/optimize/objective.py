@@ -13,7 +13,7 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import ELBO_STREAM, generator
 from pyturingvi.parallel import Workers
 
-_SPLIT_FROM = 200_000  # scalar terms in a batch from which its points are worth a thread each
+_SPLIT_FROM = 1_000_000  # scalar terms in a batch from which its points are worth a thread each
 _CHUNK_BYTES = {"numpy": 2 << 20, "cupy": 256 << 20}
 
 
