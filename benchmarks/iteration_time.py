@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -79,10 +80,8 @@ def settings() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "-"
     cpu = next((ln.split(":")[1].strip() for ln in open("/proc/cpuinfo") if ln.startswith("model name")), "?")
-    import os
-
-    cores = str(len(os.sched_getaffinity(0)))
-    return {**found, "python": platform.python_version(), "cpu": cpu, "cores": cores, "date": str(datetime.date.today())}
+    found |= {"python": platform.python_version(), "cpu": cpu, "cores": str(len(os.sched_getaffinity(0)))}
+    return {**found, "date": str(datetime.date.today())}
 
 
 def main() -> None:

@@ -385,7 +385,9 @@ def test_threads_do_not_change_a_small_fit(poisson: tv.models.RobustPoisson) -> 
 
 def test_threads_do_not_change_a_fit_whose_batch_is_cut_in_pieces() -> None:
     rng = np.random.default_rng(0)
-    model = tv.models.ItemResponse((rng.uniform(size=(600, 50)) < 0.5).astype(float))
+    responses = (rng.uniform(size=(2_600, 50)) < 0.5).astype(float)
+    responses[0, 0] = np.nan  # a table with missing cells is summed cell by cell, the work that is worth cutting
+    model = tv.models.ItemResponse(responses)
     bound = MeanField().bind(model.layout)
     assert Objective(model, bound, 8, False, Workers(1))._pieces is not None
     one, two = (

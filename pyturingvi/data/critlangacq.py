@@ -53,8 +53,8 @@ def load_critlangacq(
     if data_dir is None:
         raise DataError(
             "CritLangAcq is in no package: download `data.csv` of Hartshorne, Tenenbaum and Pinker (2018) "
-            "and pass data_dir='folder that holds it', or `load_problem(..., simulated=True)` (command line: --simulated) for "
-            "simulated data."
+            "and pass data_dir='folder that holds it', or `load_problem(..., simulated=True)` (command line: "
+            "--simulated) for simulated data."
         )
     try:
         path = own_file(data_dir, FILE_NAME)
