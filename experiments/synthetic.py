@@ -120,7 +120,7 @@ def draw(check: pd.DataFrame, path: Path) -> None:
         ax.axhline(MAX_UPDATES, color="0.6", lw=0.8, ls=":")
         ax.set(xscale="log", yscale="log", xlabel="stepsize", title=f"n = {n}")
     axes[0].set_ylabel("updates to accuracy (dotted: never)")
-    axes[-1].legend(fontsize=7, ncols=3, loc="upper right")
+    axes[0].legend(fontsize=7, loc="lower left")
     figure.savefig(path, dpi=150)
 
 
