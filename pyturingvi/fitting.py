@@ -101,6 +101,8 @@ def fit(
     ------
     InputError, MemoryLimitError, OutputError, EngineError
         Before any work, for an argument that cannot be used.
+    Exception
+        What your callback or log density raised in the middle; what was fitted so far is its `partial_fit`.
     """
     if not isinstance(model, Model):
         raise InputError(f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}.")
@@ -155,7 +157,13 @@ def fit(
     monitor = RunMonitor(spec, progress, callback, path)
     if engine == "auto" and progress:
         print(f"pyturingvi: using the {runner.name} engine on {device}")
-    outcome = runner.run(model, spec, initial, draws, monitor)
+    try:
+        outcome = runner.run(model, spec, initial, draws, monitor)
+    except Exception as error:
+        if monitor.partial is not None:
+            error.partial_fit = Fit(model, spec, monitor.partial, monitor.rows, monitor.seconds)  # type: ignore[attr-defined]
+            error.add_note(f"The fit so far ({monitor.partial.n_updates} updates) is this exception's `partial_fit`.")
+        raise
     return Fit(model, spec, outcome, monitor.rows, monitor.seconds)
 
 

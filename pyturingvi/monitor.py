@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.archive import damaged, read_archive, write_archive
-from pyturingvi.engines.base import FitSpec
+from pyturingvi.engines.base import FitSpec, Outcome
 from pyturingvi.errors import InputError
 from pyturingvi.interrupts import DeferredInterrupt
 
@@ -51,6 +51,7 @@ class RunMonitor:
         self.rows: list[tuple[int, float, float, float]] = []
         self.interrupt = DeferredInterrupt()
         self.stopped_by_callback = False
+        self.partial: Outcome | None = None  # what a run had when an exception ended it
         self._progress = progress
         self._callback = callback
         self._checkpoint = checkpoint

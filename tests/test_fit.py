@@ -456,3 +456,35 @@ def test_random_start_of_the_helpers_is_what_the_family_says() -> None:
         location, scale = dense_location_scale(family, target.layout, flat)
         np.testing.assert_allclose(fit.location, location, atol=1e-14)
         np.testing.assert_allclose(fit.scale.toarray(), scale, atol=1e-14)
+
+
+def test_an_exception_in_a_users_function_carries_the_fit_so_far() -> None:
+    calls = 0
+
+    def fails_later(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        nonlocal calls
+        calls += 1
+        if calls > 40:
+            raise ZeroDivisionError("in the user's code")
+        return -0.5 * (x**2).sum(axis=1), -x
+
+    model = tv.models.LogDensity(fails_later, tv.Layout(2, 3, 1))
+    with pytest.raises(ZeroDivisionError, match="in the user's code") as caught:
+        tv.fit(model, n_iterations=1_000, progress=False)
+    partial = caught.value.partial_fit  # type: ignore[attr-defined]
+    assert partial.status == "interrupted"
+    assert 0 < partial.n_updates < 41
+    assert "partial_fit" in caught.value.__notes__[0]
+    # the same parameters as a run that stops there by itself
+    model = tv.models.LogDensity(lambda x: (-0.5 * (x**2).sum(axis=1), -x), model.layout)
+    whole = tv.fit(model, n_iterations=partial.n_updates, progress=False)
+    np.testing.assert_array_equal(partial.params, whole.params)
+
+
+def test_numpy_scalars_are_numbers_too() -> None:
+    model = tv.models.IsotropicGaussian(2)
+    schedule = tv.step_decay(np.float32(0.5), np.float64(0.5), np.int64(5))
+    rule = tv.Adam(schedule, beta1=np.float32(0.5))
+    plain = tv.Adam(tv.step_decay(0.5, 0.5, 5), beta1=0.5)
+    one, other = (tv.fit(model, "mean-field", r, n_iterations=12, progress=False).params for r in (rule, plain))
+    np.testing.assert_array_equal(one, other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ class PolynomialAveraging:
     eta: float = 8.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.eta, int | float) and 0 <= self.eta < float("inf")):
+        if not (isinstance(self.eta, numbers.Real) and 0 <= self.eta < float("inf")):
             raise InputError(f"PolynomialAveraging: eta must be a finite number of at least 0, got {self.eta!r}.")
 
     def update(self, average: Array, work: Array, iteration: int) -> None:
@@ -33,4 +34,4 @@ class PolynomialAveraging:
 
     def config(self) -> dict[str, Any]:
         """JSON-able description."""
-        return {"averaging": "polynomial", "eta": self.eta}
+        return {"averaging": "polynomial", "eta": float(self.eta)}

@@ -67,7 +67,11 @@ def run_loop(
         stop = lambda: monitor.interrupt.requested  # noqa: E731
         monitor.record(done, *objective.elbo(best, spec.elbo_samples, spec.seed, done, stop))
 
+    def outcome(status: str, message: str) -> Outcome:
+        return Outcome(bound.flat_on_host(work if average is None else average), done, status, message)
+
     status, message = "completed", f"{spec.n_iterations} updates made"
+    whole = True  # False while an update is half made
     with monitor, np.errstate(all="ignore"):
         try:
             if done and done % spec.elbo_every == 0:
@@ -76,10 +80,12 @@ def run_loop(
                 if not objective.gradient(work, noise.draw(done), gradient):
                     status, message = "diverged", describe_divergence(objective, done)
                     break
+                whole = False
                 rule.step(work, gradient, done + 1)
-                done += 1
                 if average is not None and averaging is not None:
-                    averaging.update(average, work, done)
+                    averaging.update(average, work, done + 1)
+                done += 1
+                whole = True
                 if observer is not None and observer(done, work):
                     message = f"stopped by the observer after {done} updates"
                     break
@@ -94,11 +100,15 @@ def run_loop(
                 )
             if observer is None and (not monitor.rows or monitor.rows[-1][0] != done):
                 record()
+        except Exception as error:  # a user's callback or log density failed: what has been fitted so far is kept
+            if whole:
+                words = f"{type(error).__name__} after {done} of {spec.n_iterations} updates"
+                monitor.partial = outcome("interrupted", words)
+            raise
         finally:
-            # also when a callback raised: what has been fitted so far is kept
-            if status != "diverged":
+            if status != "diverged" and whole:
                 monitor.save(take_snapshot)
-    return Outcome(bound.flat_on_host(work if average is None else average), done, status, message)
+    return outcome(status, message)
 
 
 def describe_divergence(objective: Objective, done: int) -> str:

@@ -7,6 +7,7 @@ place, over slices that stay in cache.
 from __future__ import annotations
 
 import math
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -121,13 +122,13 @@ class Adam(Rule):
         super().__post_init__()
         for key in ("beta1", "beta2"):
             value = getattr(self, key)
-            if not (isinstance(value, int | float) and 0 <= value < 1):
+            if not (isinstance(value, numbers.Real) and 0 <= value < 1):
                 raise InputError(f"Adam: {key} must lie in [0, 1), got {value!r}.")
-        if not (isinstance(self.epsilon, int | float) and 0 <= self.epsilon < math.inf):
+        if not (isinstance(self.epsilon, numbers.Real) and 0 <= float(self.epsilon) < math.inf):
             raise InputError(f"Adam: epsilon must be a finite number of at least 0, got {self.epsilon!r}.")
 
     def config(self) -> dict[str, Any]:
-        return {**super().config(), "beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon}
+        return {**super().config(), **{key: float(getattr(self, key)) for key in ("beta1", "beta2", "epsilon")}}
 
     def start(self, bound: BoundFamily, workers: Workers) -> RuleState:
         return _AdamState(self, bound, workers)
@@ -221,11 +222,11 @@ class ProjectedSGD(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.min_scale, int | float) and 0 < self.min_scale < math.inf):
+        if not (isinstance(self.min_scale, numbers.Real) and 0 < self.min_scale < math.inf):
             raise InputError(f"ProjectedSGD: min_scale must be a finite number above 0, got {self.min_scale!r}.")
 
     def config(self) -> dict[str, Any]:
-        return {**super().config(), "min_scale": self.min_scale}
+        return {**super().config(), "min_scale": float(self.min_scale)}
 
     def start(self, bound: BoundFamily, workers: Workers) -> RuleState:
         return _ProjectedState(self, bound, workers)

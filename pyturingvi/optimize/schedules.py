@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,11 +75,11 @@ def step_decay(initial: float, factor: float = 0.1, every: int = 10_000) -> Step
         For a value outside these ranges.
     """
     initial = check_stepsize(initial, "step_decay")
-    if not (isinstance(factor, int | float) and 0 < factor <= 1):
+    if not (isinstance(factor, numbers.Real) and 0 < factor <= 1):
         raise InputError(f"step_decay: factor must lie in (0, 1], got {factor!r}.")
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+    if isinstance(every, bool) or not isinstance(every, numbers.Integral) or every < 1:
         raise InputError(f"step_decay: every must be a whole number of at least 1, got {every!r}.")
-    return StepDecay(initial, float(factor), every)
+    return StepDecay(initial, float(factor), int(every))
 
 
 def as_schedule(stepsize: Any, where: str) -> Schedule:
