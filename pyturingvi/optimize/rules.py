@@ -122,7 +122,7 @@ class Adam(Rule):
         super().__post_init__()
         for key in ("beta1", "beta2"):
             value = getattr(self, key)
-            if not (isinstance(value, numbers.Real) and 0 <= value < 1):
+            if not (isinstance(value, numbers.Real) and 0 <= float(value) < 1):
                 raise InputError(f"Adam: {key} must lie in [0, 1), got {value!r}.")
         if not (isinstance(self.epsilon, numbers.Real) and 0 <= float(self.epsilon) < math.inf):
             raise InputError(f"Adam: epsilon must be a finite number of at least 0, got {self.epsilon!r}.")
