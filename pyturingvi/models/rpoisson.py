@@ -11,7 +11,7 @@ import numpy as np
 from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
-from pyturingvi.models.base import Model
+from pyturingvi.models.base import OnePassModel
 from pyturingvi.models.checks import (
     read_matrix,
     read_vector,
@@ -32,7 +32,7 @@ from pyturingvi.models.parts import (
 _SCALES = ("s_alpha", "s_beta", "s_eta")
 
 
-class RobustPoisson(Model):
+class RobustPoisson(OnePassModel):
     """Poisson regression with a normal error on each log rate (Ko et al. 2024, "Robust Poisson Regression").
 
     `y_i ~ Poisson(exp(eta_i))` and `eta_i ~ N(X_i beta + alpha + offset_i, s_eta)`, with
@@ -115,20 +115,6 @@ class RobustPoisson(Model):
         return model
 
     # ---- density ------------------------------------------------------------------------------------------
-    def _log_density(self, points: Array) -> Array:
-        density = namespace_of(points).empty(points.shape[0], dtype=np.float64)
-        self._evaluate(points, density, None)
-        return density
-
-    def _gradient(self, points: Array, out: Array) -> None:
-        self._evaluate(points, None, out)
-
-    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
-        xp = namespace_of(points)
-        density, gradient = xp.empty(points.shape[0], dtype=np.float64), xp.empty_like(points)
-        self._evaluate(points, density, gradient)
-        return density, gradient
-
     def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
         """Fill `density` (M,) and `gradient` (M, d), each unless it is None."""
         xp, n_global = namespace_of(points), self.layout.n_global

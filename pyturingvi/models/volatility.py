@@ -12,7 +12,7 @@ import numpy as np
 from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
-from pyturingvi.models.base import Model
+from pyturingvi.models.base import OnePassModel
 from pyturingvi.models.checks import read_matrix, relabel
 from pyturingvi.models.parts import (
     LOG_2PI,
@@ -40,7 +40,7 @@ _MU_SCALE, _TAU_SCALE, _ETA = 10.0, 5.0, 1.0
 _ROW_LENGTH_TOLERANCE = 1e-4  # float32 draws have rows of L that are a little off 1
 
 
-class StochasticVolatility(Model):
+class StochasticVolatility(OnePassModel):
     """Multivariate stochastic volatility of return series (Ko et al. 2024, section of the same name).
 
     `y_1 ~ N(mu, Q)`, `y_t ~ N(mu + phi*(y_{t-1} - mu), Q)` and `x_t ~ N(0, exp(y_t/2))`, where `exp(y_t/2)`
@@ -124,20 +124,6 @@ class StochasticVolatility(Model):
         return model
 
     # ---- density ------------------------------------------------------------------------------------------
-    def _log_density(self, points: Array) -> Array:
-        density = namespace_of(points).empty(points.shape[0], dtype=np.float64)
-        self._evaluate(points, density, None)
-        return density
-
-    def _gradient(self, points: Array, out: Array) -> None:
-        self._evaluate(points, None, out)
-
-    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
-        xp = namespace_of(points)
-        density, gradient = xp.empty(points.shape[0], dtype=np.float64), xp.empty_like(points)
-        self._evaluate(points, density, gradient)
-        return density, gradient
-
     def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
         """Fill `density` (M,) and `gradient` (M, d), each unless it is None."""
         xp, layout = namespace_of(points), self.layout
