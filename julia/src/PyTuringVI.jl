@@ -1,0 +1,22 @@
+"""
+Structured black-box variational inference: the Julia side of the Python package `pyturingvi`.
+
+Every file mirrors the Python file of the same name. A batch of M points is a `d x M` matrix, the memory of Python's
+C-ordered `(M, d)` array; the flat parameter vector is `[m; nonzeros of C in CSC order]` on both sides.
+"""
+module PyTuringVI
+
+using ChainRulesCore: ChainRulesCore, NoTangent, @thunk, unthunk
+using LinearAlgebra: LinearAlgebra
+using Random: AbstractRNG, randexp!, randn!
+using SparseArrays: SparseMatrixCSC
+using SpecialFunctions: digamma, logbeta
+
+include("layout.jl")
+include("families/base_distributions.jl")
+include("families/base.jl")
+include("families/mean_field.jl")
+include("families/full_rank.jl")
+include("families/structured.jl")
+
+end

@@ -1,0 +1,8 @@
+"""All correlations: C is lower triangular, p = d + d(d+1)/2 (paper, section 2.3)."""
+struct FullRank{B<:BaseDistribution} <: Family
+    base::B
+end
+
+FullRank() = FullRank(Gaussian())
+
+column_lengths(::FullRank, layout::Layout) = collect(dim(layout):-1:1)
