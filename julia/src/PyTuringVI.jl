@@ -10,9 +10,15 @@ using ChainRulesCore: ChainRulesCore, NoTangent, @thunk, unthunk
 using LinearAlgebra: LinearAlgebra
 using Random: AbstractRNG, randexp!, randn!
 using SparseArrays: SparseMatrixCSC
-using SpecialFunctions: digamma, logbeta
+using SpecialFunctions: digamma, logbeta, loggamma
 
 include("layout.jl")
+include("transforms.jl")
+include("models/base.jl")
+include("models/gaussian.jl")
+include("models/rpoisson.jl")
+include("models/irt.jl")
+include("models/volatility.jl")
 include("families/base_distributions.jl")
 include("families/base.jl")
 include("families/mean_field.jl")

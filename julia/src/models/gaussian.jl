@@ -1,0 +1,13 @@
+"""Isotropic Gaussian of the synthetic experiment (paper, section 4.1)."""
+struct IsotropicGaussian <: Model
+    layout::Layout
+    mean::Float64
+    variance::Float64
+end
+
+function log_density(model::IsotropicGaussian, points::AbstractMatrix)
+    size(points, 1) == dim(model.layout) || throw(DimensionMismatch("points must have $(dim(model.layout)) rows"))
+    T = eltype(points)
+    constant = T(-dim(model.layout) / 2 * log(2π * model.variance))
+    return column_sums(abs2.(points .- T(model.mean))) .* T(-0.5 / model.variance) .+ constant
+end

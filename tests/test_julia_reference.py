@@ -1,0 +1,38 @@
+"""The numpy models against values recorded from real Julia runs (`julia_reference/record.py`)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pyturingvi as tv
+
+RECORDED = np.load(Path(__file__).parent / "julia_reference" / "models.npz", allow_pickle=False)
+
+
+def model_of(name: str) -> tv.models.Model:
+    data = {key.split(".")[-1]: RECORDED[key] for key in RECORDED.files if key.startswith(f"{name}.data.")}
+    if name == "gaussian":
+        return tv.models.IsotropicGaussian(4)
+    kinds = {
+        "rpoisson": tv.models.RobustPoisson,
+        "irt": tv.models.ItemResponse,
+        "volatility": tv.models.StochasticVolatility,
+    }
+    return kinds[name](**data)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "rpoisson", "irt", "volatility"])
+def test_log_density_and_gradient_equal_julias(name: str) -> None:
+    value, gradient = model_of(name).log_density_and_gradient(RECORDED[f"{name}.points"])
+    expected = RECORDED[f"{name}.gradient"]
+    np.testing.assert_allclose(value, RECORDED[f"{name}.log_density"], rtol=1e-10)
+    np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-10 * abs(expected).max())
+
+
+def test_the_record_says_what_it_was_made_with() -> None:
+    about = json.loads(str(RECORDED["about"]))
+    assert tuple(int(part) for part in about["julia"].split(".")[:2]) >= (1, 10)
+    assert about["zygote"]
+    assert about["date"]
