@@ -36,3 +36,33 @@ def test_the_record_says_what_it_was_made_with() -> None:
     assert tuple(int(part) for part in about["julia"].split(".")[:2]) >= (1, 10)
     assert about["zygote"]
     assert about["date"]
+
+
+PATHS = np.load(Path(__file__).parent / "julia_reference" / "paths.npz", allow_pickle=False)
+FAMILIES = {
+    "mean-field": tv.MeanField(),
+    "structured": tv.Structured(),
+    "structured-ns": tv.Structured(standardized=False),
+    "full-rank": tv.FullRank(),
+}
+RULES = {"adam": tv.Adam(1e-2), "proximal_sgd": tv.ProximalSGD(1e-4)}
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+@pytest.mark.parametrize("family", list(FAMILIES))
+@pytest.mark.parametrize("name", ["gaussian", "rpoisson", "irt", "volatility"])
+def test_the_same_noise_leads_to_julias_parameters_after_200_updates(name: str, family: str, rule: str) -> None:
+    noise = PATHS[f"{name}.noise"].astype(float)
+    fit = tv.fit(
+        model_of(name),
+        FAMILIES[family],
+        RULES[rule],
+        n_iterations=noise.shape[0],
+        n_samples=noise.shape[1],
+        noise=noise,
+        elbo_every=noise.shape[0],
+        elbo_samples=2,
+        progress=False,
+    )
+    assert fit.status == "completed"
+    np.testing.assert_allclose(fit.params, PATHS[f"{name}.{family}.{rule}"], rtol=0, atol=1e-8)

@@ -8,9 +8,11 @@ module PyTuringVI
 
 using ChainRulesCore: ChainRulesCore, NoTangent, @thunk, unthunk
 using LinearAlgebra: LinearAlgebra
+using Optimisers: Optimisers
 using Random: AbstractRNG, randexp!, randn!
 using SparseArrays: SparseMatrixCSC
 using SpecialFunctions: digamma, logbeta, loggamma
+using Zygote: Zygote
 
 include("layout.jl")
 include("transforms.jl")
@@ -24,5 +26,8 @@ include("families/base.jl")
 include("families/mean_field.jl")
 include("families/full_rank.jl")
 include("families/structured.jl")
+include("optimize/objective.jl")
+include("optimize/rules.jl")
+include("optimize/loop.jl")
 
 end

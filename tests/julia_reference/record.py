@@ -5,7 +5,8 @@ Needs a Julia environment with the dependencies of `julia/Project.toml` and Zygo
     PYTHON_JULIACALL_EXE=... PYTHON_JULIACALL_PROJECT=... python tests/julia_reference/record.py
 
 Writes `models.npz`: for each model its data, three unconstrained points, Julia's log density at them and Zygote's
-gradient; and under `about` the versions and the date.
+gradient; and `paths.npz`: the flat parameters of each model and family after 200 updates of Adam and of proximal SGD
+along given noise. Under `about` stand the versions and the date.
 """
 
 from __future__ import annotations
@@ -47,6 +48,41 @@ def julia_model(jl: Any, name: str, data: dict[str, np.ndarray]) -> Any:
     return P.StochasticVolatility(jl.Array(data["returns"].T))
 
 
+N_UPDATES, N_SAMPLES = 200, 2
+STEPSIZES = {"adam": 1e-2, "proximal_sgd": 1e-4}
+
+
+def record_paths(jl: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Flat parameters after `N_UPDATES` updates from m = 0, C = 0.1 I along the same noise."""
+    P = jl.PyTuringVI
+    families = {
+        "mean-field": P.MeanField(),
+        "structured": P.Structured(),
+        "structured-ns": P.Structured(standardized=False),
+        "full-rank": P.FullRank(),
+    }
+    start = jl.seval(
+        "(o, s) -> (x = zeros(o.pattern.dim + length(o.pattern.rowval));"
+        " x[o.pattern.dim .+ PyTuringVI.diagonal(o.pattern)] .= s; x)"
+    )
+    run = jl.seval("(x, o, r, s, noise) -> PyTuringVI.run!(x, o, r, fill(s, size(noise, 3)), noise)")
+    paths: dict[str, np.ndarray] = {}
+    for name, data in data_of_models().items():
+        model = julia_model(jl, name, data)
+        noise = rng.standard_normal((N_UPDATES, N_SAMPLES, int(P.dim(model.layout)))).astype(np.float32)
+        paths[f"{name}.noise"] = noise  # float32 keeps the file small; both sides compute in float64
+        for family_name, family in families.items():
+            for rule_name, stepsize in STEPSIZES.items():
+                rule = getattr(P, rule_name)(stepsize)
+                objective = P.Objective(model, family, energy_only=rule.energy_only)
+                flat = start(objective, 0.1)
+                made = run(flat, objective, rule, stepsize, jl.Array(noise.astype(float).transpose(2, 1, 0)))
+                assert made == N_UPDATES, (name, family_name, rule_name, made)
+                paths[f"{name}.{family_name}.{rule_name}"] = np.array(flat)
+                print(name, family_name, rule_name, flush=True)
+    return paths
+
+
 def main() -> None:
     from juliacall import Main as jl
 
@@ -65,6 +101,7 @@ def main() -> None:
         arrays[f"{name}.points"] = points
         arrays[f"{name}.log_density"] = np.array(value_of(model, columns))
         arrays[f"{name}.gradient"] = np.array(slope_of(model, columns)).T
+    paths = record_paths(jl, rng)
     about = {
         "julia": str(jl.VERSION),
         "zygote": str(jl.seval("pkgversion(Zygote)")),
@@ -73,7 +110,9 @@ def main() -> None:
         "date": str(datetime.date.today()),
     }
     arrays["about"] = np.array(json.dumps(about))
+    paths["about"] = arrays["about"]
     np.savez_compressed(HERE / "models.npz", **arrays)
+    np.savez_compressed(HERE / "paths.npz", **paths)
     print(about)
 
 
