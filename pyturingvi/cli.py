@@ -70,11 +70,15 @@ def fit(
     """
     import pyturingvi as tv
     from pyturingvi.families import get_family
+    from pyturingvi.interrupts import DeferredInterrupt
+    from pyturingvi.paths import check_writable
     from pyturingvi.plots import save_elbo_plot
 
     name = get_family(family).name
     model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
     target, picture = _targets(model.label, name, out, plot)
+    if checkpoint is not None and check_writable(checkpoint, "--checkpoint") in (target, picture):
+        raise InputError("--checkpoint and --out name the same file; the fit would replace its own checkpoint.")
     typer.echo(f"{model.label}: d={model.dim:,}, {name}, p={get_family(family).n_params(model.layout):,}")
     result = tv.fit(
         model,
@@ -92,20 +96,28 @@ def fit(
         max_memory=max_memory,
         progress=not quiet,
     )
-    result.save(target)
-    if picture is not None:
-        save_elbo_plot(result, picture)
-    typer.echo(_summary_text(result))
-    last = result.elbo.iloc[-1]
-    typer.echo(
-        f"\n{model.label}, {name}, {result.engine} engine: ELBO {last['elbo']:.2f} "
-        f"(Monte Carlo standard error {last['std_error']:.2f}) "
-        f"after {result.n_updates:,} updates in {result.seconds:.1f} s"
-    )
-    typer.echo(f"wrote {target}" + (f" and {picture}" if picture else ""))
+    with DeferredInterrupt() as late:  # Ctrl-C from here on must not cost the fit
+        typer.echo(_summary_text(result))
+        last = result.elbo.iloc[-1]
+        typer.echo(
+            f"\n{model.label}, {name}, {result.engine} engine: ELBO {last['elbo']:.2f} "
+            f"(Monte Carlo standard error {last['std_error']:.2f}) "
+            f"after {result.n_updates:,} updates in {result.seconds:.1f} s"
+        )
+        result.save(target)
+        typer.echo(f"wrote {target}")
+        if picture is not None:
+            try:
+                save_elbo_plot(result, picture)
+                typer.echo(f"wrote {picture}")
+            except OSError as error:
+                typer.echo(f"the picture could not be written to {picture}: {error.strerror or error}", err=True)
     if result.status != "completed":
         typer.echo(f"{result.status}: {result.message}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_UNUSABLE)
+    if late.requested:
+        typer.echo("interrupted after the fit was complete; everything is saved", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 @app.command()
@@ -123,10 +135,12 @@ def doctor() -> None:
 
 def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Path, Path | None]:
     """Paths of the fit and its picture, found writable."""
-    from pyturingvi.paths import check_writable
+    from pyturingvi.paths import as_path, check_writable
 
     stem = f"{label.replace(' (simulated)', '-simulated')}-{family}"
-    if out is not None and out.suffix == ".npz":
+    if out is not None:
+        out = as_path(out, "--out")
+    if out is not None and out.suffix.lower() == ".npz":
         target = out
     else:
         folder = out or Path()
@@ -136,7 +150,7 @@ def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Pat
             except OSError as error:
                 raise InputError(f"--out: cannot create {str(folder)!r}: {error.strerror}.") from None
         target = folder / f"{stem}.npz"
-    check_writable(target, "--out")
+    target = check_writable(target, "--out")
     if not plot:
         return target, None
     from pyturingvi.plots import pyplot
@@ -165,6 +179,9 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("Interrupted.", err=True)
         sys.exit(EXIT_INTERRUPTED)
+    except OSError as error:  # a full disk behind standard output, say
+        sys.stderr.write(f"Error: {error.strerror or error}\n")
+        sys.exit(EXIT_UNUSABLE)
 
 
 if __name__ == "__main__":

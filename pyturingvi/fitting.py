@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from pyturingvi.arguments import whole_number
 from pyturingvi.array_namespace import DTYPES, namespace_for
 from pyturingvi.engines.base import FitSpec, digest, model_digest, select_engine
 from pyturingvi.errors import InputError, unknown_name
@@ -108,12 +110,12 @@ def fit(
         raise InputError(f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}.")
     chosen = get_family(family)
     rule = get_rule(_default_optimizer() if optimizer is None else optimizer)
-    n_iterations = _whole("n_iterations", n_iterations, 1)
-    n_samples = _whole("n_samples", n_samples, 1)
-    elbo_every = _whole("elbo_every", elbo_every, 1)
-    elbo_samples = _whole("elbo_samples", elbo_samples, 1)
-    seed = _whole("seed", seed, 0)
-    n_threads = None if n_threads is None else _whole("n_threads", n_threads, 1)
+    n_iterations = whole_number("n_iterations", n_iterations, 1)
+    n_samples = whole_number("n_samples", n_samples, 1)
+    elbo_every = whole_number("elbo_every", elbo_every, 1)
+    elbo_samples = whole_number("elbo_samples", elbo_samples, 1)
+    seed = whole_number("seed", seed, 0)
+    n_threads = None if n_threads is None else whole_number("n_threads", n_threads, 1)
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
     if callback is not None and not callable(callback):
@@ -173,17 +175,6 @@ def _default_optimizer() -> Rule:
     return Adam(1e-3)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        else:
-            raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    if value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    return int(value)
-
-
 def _finite_array(name: str, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value)
@@ -216,9 +207,9 @@ def _initial(
         location = _finite_array("init_location", init_location)
         if location.shape not in ((), (model.dim,)):
             raise InputError(f"init_location must be a number or have shape ({model.dim},), got {location.shape}.")
-        if isinstance(init_scale, bool) or not isinstance(init_scale, int | float | np.floating):
+        if isinstance(init_scale, bool | np.bool_) or not isinstance(init_scale, numbers.Real):
             raise InputError(f"init_scale must be a number above 0, got {init_scale!r}.")
-        if not (math.isfinite(init_scale) and init_scale > 0):
+        if not (math.isfinite(float(init_scale)) and float(init_scale) > 0):
             raise InputError(f"init_scale must be a finite number above 0, got {init_scale!r}.")
         words = float(location) if location.shape == () else digest(location)
         flat = bound.initial_flat(np.broadcast_to(location, (model.dim,)), float(init_scale))

@@ -22,7 +22,8 @@ class DeferredInterrupt:
     def __enter__(self) -> DeferredInterrupt:
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.getsignal(signal.SIGINT)
-            if self._previous is not None:  # None: a handler that Python did not install, and cannot put back
+            # None: a handler that Python did not install, and cannot put back. Ignored: as for a job in the background.
+            if self._previous not in (None, signal.SIG_IGN):
                 signal.signal(signal.SIGINT, self._handle)
                 self._active = True
         return self

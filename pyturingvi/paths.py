@@ -15,11 +15,15 @@ def as_path(path: str | os.PathLike[str], what: str) -> Path:
     """A path with `~` expanded, or an InputError that names the argument."""
     if not isinstance(path, str | os.PathLike) or "\0" in str(path):
         raise InputError(f"{what} must be a path, got {path!r}.")
-    return Path(path).expanduser()
+    try:
+        os.fsencode(path)
+        return Path(path).expanduser()
+    except (RuntimeError, UnicodeEncodeError) as error:  # no such user, or no name of a file
+        raise InputError(f"{what}: {str(path)!r} is not a usable path ({error}).") from None
 
 
 def check_writable(path: str | os.PathLike[str], what: str) -> Path:
-    """Make sure that a file can be written at `path`, by writing beside it.
+    """Make sure that a file can be written at `path`, by writing beside it; returns the absolute path.
 
     Raises
     ------
@@ -28,13 +32,17 @@ def check_writable(path: str | os.PathLike[str], what: str) -> Path:
     OutputError
         If the path is a directory, its folder is missing or a regular file, or nothing can be written there.
     """
-    target = as_path(path, what)
+    given = as_path(path, what)
     try:
-        target.exists()
-    except OSError as error:
-        raise OutputError(f"{what}: cannot write {str(target)!r}: {error.strerror or error}.") from None
+        # absolute, and a link followed to its file: neither a change of directory nor the final rename may mislead
+        target = given.resolve()
+        exists = target.exists()
+    except (OSError, RuntimeError) as error:
+        raise OutputError(f"{what}: cannot write {str(given)!r}: {getattr(error, 'strerror', '') or error}.") from None
+    if exists and not target.is_file() and not target.is_dir():
+        raise OutputError(f"{what}: {str(given)!r} is a device or a pipe; give the path of a regular file.")
     if target.is_dir():
-        raise OutputError(f"{what}: {str(target)!r} is a directory; give the path of a file in it.")
+        raise OutputError(f"{what}: {str(given)!r} is a directory; give the path of a file in it.")
     folder = target.parent
     if not folder.is_dir():
         blocker = next((p for p in [folder, *folder.parents] if p.exists()), None)
@@ -43,15 +51,15 @@ def check_writable(path: str | os.PathLike[str], what: str) -> Path:
             if blocker and not blocker.is_dir()
             else (f"the directory {str(folder)!r} does not exist; create it first")
         )
-        raise OutputError(f"{what}: cannot write {str(target)!r}: {why}.")
+        raise OutputError(f"{what}: cannot write {str(given)!r}: {why}.")
     try:
-        if target.exists():
+        if exists:
             with open(target, "ab"):
                 pass
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OutputError(f"{what}: cannot write {str(target)!r}: {error.strerror or error}.") from None
+        raise OutputError(f"{what}: cannot write {str(given)!r}: {error.strerror or error}.") from None
     return target
 
 

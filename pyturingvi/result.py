@@ -74,6 +74,13 @@ class Fit:
             f"{self.status} after {self.n_updates:,} updates in {self.seconds:.1f} s, ELBO {elbo}>"
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_bound"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._bound = self._family.bind(self.model.layout)
+
     # ---- what was found -----------------------------------------------------------------------------------
     @property
     def engine(self) -> str:
@@ -150,17 +157,16 @@ class Fit:
         import pandas as pd
 
         columns = ["mean", "sd", "q5", "median", "q95"]
-        rows: dict[str, list[float]] = {}
+        labels: list[str] = []  # a list, not a dictionary: odd column names may give two rows one label
+        rows: list[list[float]] = []
         with np.errstate(over="ignore", invalid="ignore"):
             for name, draws in self.model.constrain_global(self._draw_globals(n, seed)).items():
                 flat = draws.reshape(draws.shape[0], -1)
                 quantiles = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
                 figures = np.vstack([flat.mean(axis=0), flat.std(axis=0, ddof=1), quantiles])
-                for label, column in zip(self._labels(name), figures.T, strict=True):
-                    rows[label] = column.tolist()
-        frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-        frame.index.name = "variable"
-        return frame
+                labels += self._labels(name)
+                rows += figures.T.tolist()
+        return pd.DataFrame(rows, columns=columns, index=pd.Index(labels, name="variable"))
 
     def _draw_globals(self, n: int, seed: int) -> np.ndarray:
         """Draws (n, d_z): every family is lower triangular, so z depends on its own noise alone."""
@@ -222,7 +228,10 @@ class Fit:
             "versions": self.versions,
         }
         rows = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
-        write_archive(target, header, {"params": self.params, "elbo": rows, **arrays})
+        try:
+            write_archive(target, header, {"params": self.params, "elbo": rows, **arrays})
+        except OSError as error:
+            raise OutputError(f"save: cannot write {str(target)!r}: {error.strerror or error}.") from None
         return target
 
 

@@ -35,7 +35,7 @@ def test_a_simulated_problem_says_so_in_its_output_and_its_file_name(tmp_path):
 
 
 def test_a_diverged_fit_is_saved_and_ends_with_code_1(tmp_path):
-    arguments = ("fit", "rpoisson-small", "--stepsize", 1e200, "--iterations", 50, "--quiet", "--no-plot")
+    arguments = ("fit", "rpoisson-small", "--stepsize", 1e15, "--iterations", 50, "--quiet", "--no-plot")
     done = run(*arguments, "--out", "here.npz", cwd=tmp_path)
     assert done.returncode == 1
     assert "diverged" in done.stderr
@@ -59,6 +59,9 @@ def test_a_diverged_fit_is_saved_and_ends_with_code_1(tmp_path):
         (("fit", "rpoisson-small", "--checkpoint", "file/below.npz"), "not a directory"),
         (("fit", "rpoisson-small", "--checkpoint", "missing/run.npz"), "does not exist"),
         (("fit", "rpoisson-small", "--data-dir", "missing"), "missing"),
+        (("fit", "rpoisson-small", "--data-dir", "~nosuchuser"), "data_dir"),
+        (("fit", "rpoisson-small", "--seed", "-1"), "seed"),
+        (("fit", "rpoisson-small", "--checkpoint", "x.npz", "--out", "x.npz"), "same file"),
     ],
 )
 def test_a_mistake_gets_one_line_that_names_it_and_code_2(tmp_path, arguments, words):

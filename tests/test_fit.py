@@ -334,7 +334,7 @@ def test_a_callback_that_stops_at_the_last_update_leaves_a_completed_run(
 
 
 @pytest.mark.parametrize("optimizer", [tv.SGD, tv.ProximalSGD, tv.ProjectedSGD], ids=lambda o: o.__name__)
-@pytest.mark.parametrize("stepsize", [10.0, 1e5, 1e15, 1e30])
+@pytest.mark.parametrize("stepsize", [10.0, 1e5, 1e15])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("family", ["mean-field", "structured", "full-rank", "non-standardized"])
 def test_a_diverged_run_keeps_finite_parameters_and_says_where(
@@ -355,8 +355,11 @@ def test_a_diverged_run_keeps_finite_parameters_and_says_where(
 def test_a_diverged_run_ends_at_its_last_update(isotropic: tv.models.IsotropicGaussian) -> None:
     fit = tv.fit(isotropic, "mean-field", tv.SGD(1e5), n_iterations=1000, **QUIET)
     shorter = tv.fit(isotropic, "mean-field", tv.SGD(1e5), n_iterations=fit.n_updates, **QUIET)
-    assert shorter.status == "completed"
+    assert shorter.n_updates == fit.n_updates
     np.testing.assert_array_equal(fit.params, shorter.params)
+    # all its updates are made, but an ELBO that is not finite is no usable fit
+    assert shorter.status == "diverged"
+    assert "ELBO" in shorter.message
 
 
 def test_divergence_names_the_variable_whose_gradient_is_not_finite() -> None:

@@ -48,7 +48,7 @@ def example(family: Family, n: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ---- rules -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("beta1", "beta2", "epsilon"), [(0.9, 0.999, 1e-8), (0.0, 0.5, 0.1), (0.5, 0.0, 0.0)])
+@pytest.mark.parametrize(("beta1", "beta2", "epsilon"), [(0.9, 0.999, 1e-8), (0.0, 0.5, 0.1), (0.5, 0.0, 1e-100)])
 def test_adam_is_the_textbooks(beta1: float, beta2: float, epsilon: float) -> None:
     """Algorithm 1 of Kingma and Ba (2015), with a stepsize that changes."""
     start, gradients = example(Structured())
@@ -168,6 +168,10 @@ def test_stepsizes_that_are_no_positive_number_are_refused(rule: Any, stepsize: 
         (lambda: tv.Adam(beta2=float("nan")), "beta2"),
         (lambda: tv.Adam(beta2="x"), "beta2"),  # type: ignore[arg-type]
         (lambda: tv.Adam(epsilon=-1e-8), "epsilon"),
+        (lambda: tv.Adam(epsilon=0.0), "epsilon"),
+        (lambda: tv.SGD(1e30), "stepsize"),
+        (lambda: tv.Adam({"initial": 1}), "stepsize"),
+        (lambda: tv.Adam(10**400), "stepsize"),
         (lambda: tv.Adam(epsilon=float("inf")), "epsilon"),
         (lambda: tv.ProjectedSGD(0.1, min_scale=0), "min_scale"),
         (lambda: tv.ProjectedSGD(0.1, min_scale=float("nan")), "min_scale"),

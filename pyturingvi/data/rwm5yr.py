@@ -80,7 +80,10 @@ def load_rwm5yr(
     table = table.iloc[subset_rows(n, len(table), seed)].reset_index(drop=True)
     try:
         covariates = table[COVARIATES].astype(np.float64)
-        response = table[RESPONSE].astype(np.int64)
+        given = table[RESPONSE].astype(np.float64)
+        response = given.astype(np.int64)
+        if not (given == response).all():  # a truncated fraction would pass for a count
+            raise ValueError(f"{RESPONSE} holds {given[given != response].iloc[0]}, which is no whole count")
     except (TypeError, ValueError) as error:
         raise DataError(f"{name} holds something that is not a number: {error}") from None
     if standardize:

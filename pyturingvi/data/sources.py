@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyturingvi.arguments import whole_number
 from pyturingvi.errors import DataError, InputError
+from pyturingvi.paths import as_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +60,7 @@ def own_file(data_dir: str | PathLike[str], *names: str) -> Path:
     DataError
         If the folder or the files are absent.
     """
-    folder = Path(data_dir).expanduser()
+    folder = as_path(data_dir, "data_dir")
     if not folder.is_dir():
         raise DataError(f"data_dir={str(data_dir)!r} is not a folder.")
     for name in names:
@@ -98,7 +100,7 @@ def subset_rows(n: int | None, n_total: int, seed: int) -> np.ndarray:
     if n is None:
         return np.arange(n_total)
     n = checked_count(n, n_total)
-    return np.sort(np.random.default_rng(seed).choice(n_total, size=n, replace=False))
+    return np.sort(np.random.default_rng(whole_number("seed", seed, 0)).choice(n_total, size=n, replace=False))
 
 
 def checked_count(n: Any, n_total: int) -> int:

@@ -104,7 +104,7 @@ def select_engine(engine: str, model: Model, n_threads: int | None = None) -> En
     EngineError
         If the named engine is not there or cannot run this model; the message names the engine that can.
     """
-    if engine not in ("auto", "numpy", "julia"):
+    if not isinstance(engine, str) or engine not in ("auto", "numpy", "julia"):
         raise unknown_name("engine", engine, ["auto", "numpy", "julia"])
     engines, words = FEATURES[required_feature(model)]
     if engine != "auto" and engine not in engines:
@@ -132,13 +132,13 @@ def digest(*arrays: Any) -> str:
 
 
 def model_digest(model: Model) -> str:
-    """Digest of a model's kind and data; of its layout alone where it cannot be written down."""
+    """Digest of a model's kind, data and whatever else tells it from its likes."""
     try:
         state = model.get_state()
     except InputError:
         state = {}
     layout = model.layout
-    items = [model.name, layout.n_global, layout.n_local, layout.local_dim]
+    items = [model.name, layout.n_global, layout.n_local, layout.local_dim, *model.fingerprint()]
     for key in sorted(state):
         items += [key, state[key]]
     return digest(*items)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pyturingvi.array_namespace import Array
+from pyturingvi.errors import InputError
 from pyturingvi.families.base import BoundFamily, Family
 from pyturingvi.families.full_rank import column_starts, triangle_pattern, triangle_size
 from pyturingvi.layout import Layout
@@ -35,6 +36,13 @@ class Structured(Family):
     """
 
     standardized: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.standardized, bool | np.bool_):
+            raise InputError(f"Structured: standardized must be True or False, got {self.standardized!r}.")
+        object.__setattr__(self, "standardized", bool(self.standardized))
+
     name: ClassVar[str] = "structured"
 
     def n_params(self, layout: Layout) -> int:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pyturingvi.arguments import real_array
 from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
@@ -97,12 +98,11 @@ class Model(ABC):
         InputError
             If a name is missing, a shape is wrong or a value lies outside its support.
         """
-        arrays = {}
-        for key, value in values.items():
-            try:
-                arrays[key] = np.asarray(value, dtype=float)
-            except (TypeError, ValueError):
-                raise InputError(f"{self.name}: {key!r} must be an array of real numbers.") from None
+        if not isinstance(values, Mapping):
+            raise InputError(
+                f"{self.name}: unconstrain takes a dictionary of named arrays, got {type(values).__name__}."
+            )
+        arrays = {str(key): real_array(f"{self.name}: {key!r}", value) for key, value in values.items()}
         return self._unconstrain(arrays)
 
     # ---- names --------------------------------------------------------------------------------------------
@@ -131,6 +131,10 @@ class Model(ABC):
     def work_per_point(self) -> int:
         """Scalar terms in one log density: tells an engine how to cut a batch into pieces."""
         return self.dim
+
+    def fingerprint(self) -> list[Any]:
+        """Arrays and plain values beyond `get_state` that tell this model from another, for a checkpoint."""
+        return []
 
     def get_state(self) -> dict[str, Any]:
         """Arrays, numbers, strings and lists from which `from_state` rebuilds the model (no pickle)."""
@@ -164,7 +168,8 @@ class Model(ABC):
     # ---- help for subclasses ------------------------------------------------------------------------------
     def _check_points(self, points: Array) -> Array:
         xp = namespace_of(points)
-        points = xp.asarray(points)
+        if xp is np and not isinstance(points, np.ndarray):
+            points = real_array(f"{self.name}: points", points)
         if points.dtype not in (np.float64, np.float32):
             if points.dtype.kind not in "iubf":
                 raise InputError(f"{self.name}: points must be real numbers, got dtype {points.dtype}.")

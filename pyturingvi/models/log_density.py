@@ -86,6 +86,7 @@ class LogDensity(Model):
         except Exception as error:
             error.add_note(f"LogDensity called fn with {points.shape} points near 0 to check it.")
             raise
+        self._probed: tuple[np.ndarray, np.ndarray] | None = (np.array(value), np.array(gradient))
         for array, what in ((value, "log density"), (gradient, "gradient")):
             if not np.isfinite(array).all():
                 raise InputError(
@@ -137,9 +138,13 @@ class LogDensity(Model):
     @property
     def coords(self) -> dict[str, list[Any]]:
         coords = natural_coords(self.layout)
-        if self.layout.n_global:
+        if self.layout.n_global and self.names is not None:
             coords["global"] = list(self.global_labels)
         return coords
+
+    def fingerprint(self) -> list[Any]:
+        """What fn returned when it was probed: another function with the same layout is another model."""
+        return [] if self._probed is None else list(self._probed)
 
     def get_state(self) -> dict[str, Any]:
         """The layout and the names; the function cannot be written to a file."""
@@ -155,6 +160,7 @@ class LogDensity(Model):
         model = cls.__new__(cls)
         model.layout = Layout(*(int(count) for count in state["layout"]))
         model._fn = None
+        model._probed = None
         model._set_names(state.get("names"))
         return model
 

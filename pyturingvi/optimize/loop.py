@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -62,10 +63,12 @@ def run_loop(
             vectors[f"slot{k}"] = bound.flat_on_host(slot)
         return Snapshot(done, vectors)
 
-    def record() -> None:
+    def record() -> float:
         best = work if average is None else average
         stop = lambda: monitor.interrupt.requested  # noqa: E731
-        monitor.record(done, *objective.elbo(best, spec.elbo_samples, spec.seed, done, stop))
+        value, error = objective.elbo(best, spec.elbo_samples, spec.seed, done, stop)
+        monitor.record(done, value, error)
+        return value
 
     def outcome(status: str, message: str) -> Outcome:
         return Outcome(bound.flat_on_host(work if average is None else average), done, status, message)
@@ -89,8 +92,8 @@ def run_loop(
                 if observer is not None and observer(done, work):
                     message = f"stopped by the observer after {done} updates"
                     break
-                if done % spec.elbo_every == 0:
-                    record()
+                if done % spec.elbo_every == 0 and math.isnan(record()):
+                    break
                 monitor.tick(done, take_snapshot)
             if status == "completed" and monitor.stop_requested and done < spec.n_iterations:
                 who = "the callback" if monitor.stopped_by_callback else "Ctrl-C"
@@ -100,6 +103,12 @@ def run_loop(
                 )
             if observer is None and (not monitor.rows or monitor.rows[-1][0] != done):
                 record()
+            if status != "diverged" and monitor.rows and not math.isfinite(monitor.rows[-1][1]):
+                status = "diverged"
+                message = (
+                    f"the ELBO after {done} updates is {monitor.rows[-1][1]}: the log density is not finite where the "
+                    "fitted distribution lies. Try a smaller stepsize, or see what your model returns there."
+                )
         except Exception as error:  # a user's callback or log density failed: what has been fitted so far is kept
             if whole:
                 words = f"{type(error).__name__} after {done} of {spec.n_iterations} updates"

@@ -108,7 +108,7 @@ class Adam(Rule):
     beta1, beta2 : float
         Decay of the two moments, in [0, 1).
     epsilon : float
-        Added to the root of the second moment, at least 0.
+        Added to the root of the second moment, above 0.
     """
 
     stepsize: Any = 1e-3
@@ -124,8 +124,8 @@ class Adam(Rule):
             value = getattr(self, key)
             if not (isinstance(value, numbers.Real) and 0 <= float(value) < 1):
                 raise InputError(f"Adam: {key} must lie in [0, 1), got {value!r}.")
-        if not (isinstance(self.epsilon, numbers.Real) and 0 <= float(self.epsilon) < math.inf):
-            raise InputError(f"Adam: epsilon must be a finite number of at least 0, got {self.epsilon!r}.")
+        if not (isinstance(self.epsilon, numbers.Real) and 0 < float(self.epsilon) < math.inf):
+            raise InputError(f"Adam: epsilon must be a finite number above 0, got {self.epsilon!r}.")
 
     def config(self) -> dict[str, Any]:
         return {**super().config(), **{key: float(getattr(self, key)) for key in ("beta1", "beta2", "epsilon")}}

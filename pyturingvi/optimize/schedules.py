@@ -7,17 +7,23 @@ import numbers
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pyturingvi.errors import InputError
+
+MAX_STEPSIZE = 1e15  # a step of any finite gradient then stays finite, in float32 too
 
 
 def check_stepsize(value: Any, where: str) -> float:
     """A positive finite number, or an InputError that names `where`."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{where}: the stepsize must be a number or a schedule, got {value!r}.") from None
-    if isinstance(value, bool | str) or not (math.isfinite(number) and number > 0):
+    if isinstance(value, bool | np.bool_ | str) or not (math.isfinite(number) and number > 0):
         raise InputError(f"{where}: the stepsize must be a finite number above 0, got {value!r}.")
+    if number > MAX_STEPSIZE:
+        raise InputError(f"{where}: no fit can use the stepsize {value!r}; it must be at most {MAX_STEPSIZE:g}.")
     return number
 
 
@@ -86,6 +92,6 @@ def as_schedule(stepsize: Any, where: str) -> Schedule:
     """Read an optimizer's stepsize: a number, a schedule, or what `config` gave."""
     if isinstance(stepsize, Fixed | StepDecay):
         return stepsize
-    if isinstance(stepsize, dict):
+    if isinstance(stepsize, dict) and {"initial", "factor", "every"} <= stepsize.keys():
         return step_decay(stepsize["initial"], stepsize["factor"], stepsize["every"])
     return Fixed(check_stepsize(stepsize, where))

@@ -1,0 +1,30 @@
+"""Checks that many arguments share; each error names the argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.errors import InputError
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """`value` as an int of at least `least`; a float without a fractional part counts."""
+    whole = isinstance(value, int | np.integer) or (
+        isinstance(value, float | np.floating) and float(value).is_integer()
+    )
+    if isinstance(value, bool | np.bool_) or not whole or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return int(value)
+
+
+def real_array(name: str, value: Any) -> np.ndarray:
+    """`value` as an array of float64, or an InputError where it is not one of real numbers."""
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "c" or array.dtype.kind in "USM":
+            raise TypeError(f"dtype {array.dtype}")
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} must be an array of real numbers ({error}).") from None
