@@ -55,8 +55,15 @@ def read_archive(
         If the file is missing, damaged, of another kind than `kind` (the header's own word), or lacks one of
         `keys` in its header or one of `arrays_needed`.
     """
-    if not path.is_file():
-        raise OutputError(f"{what}: there is no file {str(path)!r}.")
+    try:
+        if not path.exists():
+            raise OutputError(f"{what}: there is no file {str(path)!r}.")
+        if not zipfile.is_zipfile(path):
+            raise damaged(path, what, "it is a directory" if path.is_dir() else "it is no .npz archive")
+    except OSError as error:
+        if isinstance(error, OutputError):
+            raise
+        raise OutputError(f"{what}: cannot read {str(path)!r}: {error.strerror or error}.") from None
     try:
         # opened here: np.load leaves the file open when its bytes are no archive
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as content:

@@ -166,3 +166,25 @@ def test_points_that_are_no_real_numbers_are_refused(points: object) -> None:
 def test_unconstrain_of_no_dictionary_of_reals_is_refused(values: object) -> None:
     with pytest.raises(InputError):
         gaussian_at(0.0).unconstrain(values)  # type: ignore[arg-type]
+
+
+def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "notes.npz").write_text("hello")
+    with pytest.raises(OutputError, match=r"no \.npz archive"):
+        tv.load_fit(tmp_path / "notes.npz")
+    with pytest.raises(OutputError, match="directory"):
+        tv.load_fit(tmp_path)
+    with pytest.raises(OutputError, match="too long"):
+        tv.load_fit("x" * 5000)
+
+
+def test_series_of_counts_and_offsets_in_another_order_are_refused() -> None:
+    X = np.array([[0.5], [-0.5], [1.0]])
+    y, offset = pd.Series([3, 0, 2], index=[0, 1, 2]), pd.Series([0.1, 0.2, 0.3], index=[2, 1, 0])
+    with pytest.raises(InputError, match="y and offset"):
+        tv.models.RobustPoisson(X, y, offset)
+
+
+def test_a_count_beyond_exact_whole_numbers_is_refused() -> None:
+    with pytest.raises(InputError, match="1e\\+300"):
+        tv.models.RobustPoisson([[0.5], [-0.5]], [1e300, 0])

@@ -29,6 +29,7 @@ from pyturingvi.models.parts import (
     take_natural,
 )
 
+_MAX_COUNT = 2.0**53
 _SCALES = ("s_alpha", "s_beta", "s_eta")
 
 
@@ -43,7 +44,8 @@ class RobustPoisson(OnePassModel):
     Parameters
     ----------
     X : (N, p) array or DataFrame
-        Covariates, as given: standardize them before. A DataFrame's column names are kept.
+        Covariates, as given: standardize them before. A DataFrame's column names are kept. A constant column is
+        allowed (a rare group may be absent from a subset); it shares its effect with the intercept.
     y : (N,) array or Series
         Counts 0, 1, 2, ...
     offset : (N,) array or Series, optional
@@ -69,12 +71,17 @@ class RobustPoisson(OnePassModel):
         matrix, self.covariates, rows = read_matrix(X, f"{owner}: X", "x")
         counts = read_vector(y, f"{owner}: y")
         refuse_non_counts(counts, f"{owner}: y")
+        if counts.max() > _MAX_COUNT:
+            raise InputError(
+                f"{owner}: y holds {counts.max():g}; counts above {_MAX_COUNT:g} are not exact in float64."
+            )
         known = np.zeros(len(counts)) if offset is None else read_vector(offset, f"{owner}: offset")
         for array, word in ((counts, "y"), (known, "offset")):
             if len(array) != len(matrix):
                 raise InputError(f"{owner}: X has {len(matrix)} rows but {word} has {len(array)}.")
         refuse_different_rows(X, y, owner, ("X", "y"))
         refuse_different_rows(X, offset, owner, ("X", "offset"))
+        refuse_different_rows(y, offset, owner, ("y", "offset"))
         self.rows = rows if hasattr(X, "columns") else row_labels(y if hasattr(y, "iloc") else counts)
         self.X, self.y, self.offset = matrix, counts, known
         self._has_offset = bool(known.any())

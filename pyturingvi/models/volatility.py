@@ -73,6 +73,9 @@ class StochasticVolatility(OnePassModel):
         n_times, size = self.returns.shape
         if n_times < 2:
             raise InputError(f"{what} has only {n_times} row; at least two times are needed.")
+        largest = float(abs(self.returns).max())
+        if largest > 1e100:
+            raise InputError(f"{what} hold {largest:g}: squares of such values overflow. Returns are near 0.")
         constant = (self.returns == self.returns[0]).all(axis=0)
         if constant.any():
             first = int(np.argmax(constant))
