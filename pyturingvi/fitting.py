@@ -19,15 +19,17 @@ from pyturingvi.memory import check_memory, fit_bytes
 from pyturingvi.models.base import Model
 from pyturingvi.monitor import RunMonitor
 from pyturingvi.optimize.averaging import PolynomialAveraging
-from pyturingvi.optimize.rules import Rule, get_rule
+from pyturingvi.optimize.rules import Adam, Rule, get_rule
 from pyturingvi.paths import check_writable
 from pyturingvi.result import Fit
+
+DEFAULT_OPTIMIZER = Adam(1e-3)
 
 
 def fit(
     model: Model,
     family: str | Family = "structured",
-    optimizer: Rule | None = None,
+    optimizer: Rule = DEFAULT_OPTIMIZER,
     n_iterations: int = 50_000,
     n_samples: int = 8,
     elbo_every: int = 100,
@@ -109,7 +111,7 @@ def fit(
     if not isinstance(model, Model):
         raise InputError(f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}.")
     chosen = get_family(family)
-    rule = get_rule(_default_optimizer() if optimizer is None else optimizer)
+    rule = get_rule(optimizer)
     n_iterations = whole_number("n_iterations", n_iterations, 1)
     n_samples = whole_number("n_samples", n_samples, 1)
     elbo_every = whole_number("elbo_every", elbo_every, 1)
@@ -167,12 +169,6 @@ def fit(
             error.add_note(f"The fit so far ({monitor.partial.n_updates} updates) is this exception's `partial_fit`.")
         raise
     return Fit(model, spec, outcome, monitor.rows, monitor.seconds)
-
-
-def _default_optimizer() -> Rule:
-    from pyturingvi.optimize.rules import Adam
-
-    return Adam(1e-3)
 
 
 def _finite_array(name: str, value: Any) -> np.ndarray:

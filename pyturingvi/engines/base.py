@@ -84,16 +84,17 @@ class Engine(ABC):
         """Run the fit from the flat parameters `initial`, reporting to `monitor`."""
 
 
-# What one engine can do and another cannot, in one place: feature -> (engines, the words of the error)
-FEATURES: dict[str, tuple[frozenset[str], str]] = {
-    "numpy-models": (frozenset({"numpy", "julia"}), "the four bundled models"),
-    "log-density": (frozenset({"numpy"}), "tv.models.LogDensity, a Python function"),
+# What one engine can do and another cannot, in one place, and the words for it in an error.
+SUPPORTS: dict[str, frozenset[str]] = {
+    "numpy": frozenset({"bundled", "log-density"}),
+    "julia": frozenset({"bundled"}),
 }
+FEATURES = {"bundled": "the bundled models", "log-density": "tv.models.LogDensity, a Python function"}
 
 
 def required_feature(model: Model) -> str:
     """The feature of `FEATURES` that a model needs."""
-    return "log-density" if model.name == "log_density" else "numpy-models"
+    return "log-density" if model.name == "log_density" else "bundled"
 
 
 def select_engine(engine: str, model: Model, n_threads: int | None = None) -> Engine:
@@ -106,9 +107,10 @@ def select_engine(engine: str, model: Model, n_threads: int | None = None) -> En
     """
     if not isinstance(engine, str) or engine not in ("auto", "numpy", "julia"):
         raise unknown_name("engine", engine, ["auto", "numpy", "julia"])
-    engines, words = FEATURES[required_feature(model)]
-    if engine != "auto" and engine not in engines:
-        raise EngineError(f"engine={engine!r} cannot run {words}; use engine={sorted(engines)[0]!r}.")
+    feature = required_feature(model)
+    if engine != "auto" and feature not in SUPPORTS[engine]:
+        able = next(name for name, features in SUPPORTS.items() if feature in features)
+        raise EngineError(f"engine={engine!r} cannot run {FEATURES[feature]}; use engine={able!r}.")
     if engine == "julia":
         raise EngineError(
             "engine='julia': no Julia environment is set up, and this version has no Julia engine yet; "

@@ -8,7 +8,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pyturingvi.array_namespace import namespace_for
-from pyturingvi.engines.base import Engine, FitSpec, Outcome
+from pyturingvi.engines.base import SUPPORTS, Engine, FitSpec, Outcome
 from pyturingvi.models.base import Model
 from pyturingvi.monitor import RunMonitor
 from pyturingvi.optimize.averaging import PolynomialAveraging
@@ -22,7 +22,7 @@ class NumpyEngine(Engine):
     """Runs every model that gives a gradient in Python, on device "cpu" or "cuda"."""
 
     name: ClassVar[str] = "numpy"
-    supports: ClassVar[frozenset[str]] = frozenset({"numpy-models", "log-density"})
+    supports: ClassVar[frozenset[str]] = SUPPORTS["numpy"]
 
     def __init__(self, n_threads: int | None = None) -> None:
         self.n_threads = n_threads
