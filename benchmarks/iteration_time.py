@@ -1,39 +1,49 @@
 """Milliseconds per iteration and peak memory of each family, beside NumPyro on the same model, in one run.
 
-    pip install -e ".[data]" numpyro
-    python benchmarks/iteration_time.py                 # all cases, some ten minutes
-    python benchmarks/iteration_time.py --problems rpoisson-small --families mean-field
+    pip install -e ".[data]" jax numpyro
+    python benchmarks/iteration_time.py                 # all cases on 1 and on 2 cores, some twenty minutes
+    python benchmarks/iteration_time.py --problems rpoisson-small --families mean-field --cores 1
 
-Each case runs in a process of its own, ours and NumPyro's one after the other, `--rounds` times in turn; the smallest
-median counts for both. Writes `results/iteration_time.csv` and prints a Markdown table.
+Each case runs in a process of its own, pinned to the given number of cores. `--rounds` times, all cases of a
+problem take turns, ours and NumPyro's, so that whatever else the machine does meets both sides. Both are
+timed in chunks of a tenth of a second: `ms` is the fastest chunk, `ms_median` the median over all of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
+import statistics
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from machine import markdown, settings
 
 HERE = Path(__file__).parent
+HELP = argparse.RawDescriptionHelpFormatter
 PROBLEMS = [f"{kind}-{size}" for kind in ("rpoisson", "irt", "volatility") for size in ("small", "large")]
+PROBLEMS.insert(3, "irt-small-missing")
 FAMILIES = ["mean-field", "structured", "structured-ns", "full-rank"]
 PEERS = {"mean-field", "full-rank"}  # AutoNormal and AutoMultivariateNormal
-NO_FULL_RANK = {"rpoisson-large", "irt-large", "volatility-large"}  # one triangle does not fit beside its Adam state
+NUMPYRO_BYTES_PER_PARAMETER = 300  # of AutoMultivariateNormal at irt-small, for what is worth trying
+SHOWN = [
+    "problem", "family", "cores", "ms", "floor_ms", "numpyro_ms", "numpyro_over_ours",
+    "numpyro_over_ours_median", "over_mean_field", "peak_mib", "numpyro_peak_mib",
+    "numpyro_over_ours_peak", "other_cores",
+]  # fmt: skip
 
 
-def case(side: str, problem: str, family: str, dtype: str, seconds: float) -> dict[str, Any] | None:
+def case(side: str, problem: str, family: str, cores: set[int], a: Any) -> dict[str, Any] | None:
     """Run one case in its own process; None where it failed (its last line of error is shown)."""
-    command = [sys.executable, str(HERE / "one_case.py"), side, problem, family, "--dtype", dtype]
-    done = subprocess.run([*command, "--seconds", str(seconds)], capture_output=True, text=True, cwd=HERE)
+    command = [sys.executable, str(HERE / "one_case.py"), side, problem, family, "--dtype", a.dtype]
+    done = subprocess.run(
+        [*command, "--seconds", str(a.seconds), "--quiet", str(a.quiet)],
+        capture_output=True, text=True, cwd=HERE, preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )  # fmt: skip
     if done.returncode:
         print(f"  {side} {problem} {family}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
         return None
@@ -41,76 +51,108 @@ def case(side: str, problem: str, family: str, dtype: str, seconds: float) -> di
     return found
 
 
-def best(rounds: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """The round with the smallest median, but the largest peak."""
-    usable = [r for r in rounds if r is not None]
-    if not usable:
-        return None
-    return {**min(usable, key=lambda r: r["ms"]), "peak_mib": max(r["peak_mib"] for r in usable)}
+def fits(problem: str, family: str, side: str, dtype: str) -> bool:
+    """Whether a case leaves a quarter of the free memory to others."""
+    if family != "full-rank":
+        return True
+    from pyturingvi.families import get_family
+    from pyturingvi.memory import available_memory, fit_bytes
+    from pyturingvi.problems import list_problems
+
+    row = list_problems().set_index("problem").loc[problem.removesuffix("-missing")]
+    if side == "numpyro":
+        needed = NUMPYRO_BYTES_PER_PARAMETER * int(row["full_rank_p"])
+    else:
+        from pyturingvi.layout import Layout
+
+        layout = Layout(int(row["d_z"]), int(row["N"]), int(row["d_y"]))
+        needed = fit_bytes(get_family(family), layout, 8 if dtype == "float64" else 4, 2, 8)
+    return needed < 0.75 * available_memory()
 
 
-def measure(problem: str, family: str, dtype: str, seconds: float, n_rounds: int) -> dict[str, Any]:
-    """One row of the table."""
-    sides = ["ours", "floor"] + (["numpyro"] if family in PEERS else [])
-    rounds: dict[str, list[Any]] = {side: [] for side in sides}
-    for _ in range(n_rounds):
-        for side in sides:
-            rounds[side].append(case(side, problem, family, dtype, seconds))
-    ours, floor, peer = (best(rounds.get(side, [])) for side in ("ours", "floor", "numpyro"))
-    row: dict[str, Any] = {"problem": problem, "family": family, "dtype": dtype}
+def summary(rounds: list[dict[str, Any]], prefix: str = "") -> dict[str, Any]:
+    """Fastest and median chunk over the rounds, the largest peak and the foreign load."""
+    chunks = [c for r in rounds for c in r["chunks"]]
+    return {
+        f"{prefix}ms": min(chunks),
+        f"{prefix}ms_median": statistics.median(chunks),
+        f"{prefix}peak_mib": max(r["peak_mib"] for r in rounds),
+        f"{prefix}whole_mib": max(r["whole_mib"] for r in rounds),
+        f"{prefix}other_cores": statistics.mean(r["other_cores"] for r in rounds),
+    }
+
+
+def row_of(key: dict[str, Any], ours: list[dict[str, Any]], peer: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row of the CSV."""
+    row = dict(key)
     if ours:
-        row |= {"ms": ours["ms"], "peak_mib": ours["peak_mib"]}
-    if floor:
-        row["floor_ms"] = floor["ms"]
+        row |= summary(ours)
+        row["floor_ms"] = min(c for r in ours for c in r["floor"])
     if peer:
-        row |= {"numpyro_ms": peer["ms"], "numpyro_peak_mib": peer["peak_mib"], "numpyro_compile_s": peer["compile_s"]}
-        row["log_density_relative_difference"] = peer["log_density_relative_difference"]
+        row |= summary(peer, "numpyro_")
+        row["numpyro_compile_s"] = min(r["compile_s"] for r in peer)
+        row["density_difference"] = max(r["density_difference"] for r in peer)
+        row["gradient_difference"] = max(r["gradient_difference"] for r in peer)
     if ours and peer:
-        row["numpyro_over_ours"] = peer["ms"] / ours["ms"]
+        row["numpyro_over_ours"] = row["numpyro_ms"] / row["ms"]
+        row["numpyro_over_ours_median"] = row["numpyro_ms_median"] / row["ms_median"]
+        row["numpyro_over_ours_peak"] = row["numpyro_peak_mib"] / row["peak_mib"]
     return row
 
 
-def settings() -> dict[str, str]:
-    """What the figures were measured on."""
-    names = ["pyturingvi", "numpy", "scipy", "numpyro", "jax"]
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "-"
-    cpu = next((ln.split(":")[1].strip() for ln in open("/proc/cpuinfo") if ln.startswith("model name")), "?")
-    found |= {"python": platform.python_version(), "cpu": cpu, "cores": str(len(os.sched_getaffinity(0)))}
-    return {**found, "date": str(datetime.date.today())}
+def measure(problem: str, n_cores: int, a: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of one problem on `n_cores` cores."""
+    cores = set(sorted(os.sched_getaffinity(0))[-n_cores:])
+    cases = []
+    for family in a.families:
+        sides = ["ours", "numpyro"] if a.peer == "numpyro" and family in PEERS else ["ours"]
+        cases += [(side, family) for side in sides if fits(problem, family, side, a.dtype)]
+    found: dict[tuple[str, str], list[Any]] = {key: [] for key in cases}
+    for _ in range(a.rounds):
+        for side, family in cases:
+            result = case(side, problem, family, cores, a)
+            if result is not None:
+                found[side, family].append(result)
+    rows = []
+    for family in a.families:
+        key = {"problem": problem, "family": family, "cores": n_cores, "dtype": a.dtype}
+        ours, peer = found.get(("ours", family), []), found.get(("numpyro", family), [])
+        if ours or peer:
+            rows.append(row_of(key, ours, peer))
+            if peer:
+                last = rows[-1]
+                print(
+                    f"{problem} {family}: NumPyro's log density differs from ours by a relative "
+                    f"{last['density_difference']:.1e}, its gradient by {last['gradient_difference']:.1e}",
+                    flush=True,
+                )
+    mean_field = next((r["ms"] for r in rows if r["family"] == "mean-field" and "ms" in r), None)
+    for row in rows:
+        if mean_field and "ms" in row:
+            row["over_mean_field"] = row["ms"] / mean_field
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HELP)
     parser.add_argument("--problems", nargs="+", default=PROBLEMS)
-    parser.add_argument("--families", nargs="+", default=FAMILIES)
-    parser.add_argument("--dtype", default="float64")
-    parser.add_argument("--seconds", type=float, default=4.0, help="time spent on each case and round")
+    parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
+    parser.add_argument("--peer", default="numpyro", choices=["numpyro", "none"])
+    parser.add_argument("--dtype", default="float64", choices=["float64", "float32"])
+    parser.add_argument("--cores", nargs="+", type=int, default=[1, 2], help="numbers of cores to pin to")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time spent on each case and round")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--quiet", type=float, default=0.0, help="longest wait for others to pause")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "iteration_time.csv")
     a = parser.parse_args()
-    rows = []
-    for problem in a.problems:
-        for family in a.families:
-            if family == "full-rank" and problem in NO_FULL_RANK:
-                continue
-            rows.append(measure(problem, family, a.dtype, a.seconds, a.rounds))
-            print(rows[-1], file=sys.stderr, flush=True)
-    frame = pd.DataFrame(rows)
-    for key, value in settings().items():
-        frame[key] = value
-    a.out.parent.mkdir(exist_ok=True)
-    frame.to_csv(a.out, index=False)
-    shown = ["problem", "family", "ms", "floor_ms", "numpyro_ms", "numpyro_over_ours", "peak_mib", "numpyro_peak_mib"]
-    shown = [c for c in shown if c in frame]
-    print("| " + " | ".join(shown) + " |\n|" + "---|" * len(shown))
-    for record in frame[shown].itertuples(index=False):
-        cells = [v if isinstance(v, str) else ("" if pd.isna(v) else f"{v:.3g}") for v in record]
-        print("| " + " | ".join(cells) + " |")
+    a.out.parent.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for n_cores in a.cores:
+        for problem in a.problems:
+            rows += measure(problem, n_cores, a)
+            frame = pd.DataFrame(rows).assign(**settings())
+            frame.to_csv(a.out, index=False, float_format="%.6g")  # a stopped run keeps its rows
+    print(markdown(frame, SHOWN))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The paper's three models written for NumPyro, on the data and in the unconstrained space of pyturingvi's."""
+"""The paper's three models written for NumPyro, on pyturingvi's data and unconstrained coordinates."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def rpoisson(X: jax.Array, y: jax.Array) -> None:
     numpyro.sample("y", dist.Poisson(jnp.exp(eta)).to_event(1), obs=y)
 
 
-def irt(responses: jax.Array) -> None:
-    """Two-parameter logistic model of a complete table."""
+def irt(responses: jax.Array, observed: jax.Array | None = None) -> None:
+    """Two-parameter logistic model; `observed` marks the cells of an incomplete table."""
     n_students, n_items = responses.shape
     mu_beta = numpyro.sample("mu_beta", dist.StudentT(4.0, 0.0, 1.0))
     s_beta = numpyro.sample("s_beta", HALF_T4)
@@ -35,18 +35,21 @@ def irt(responses: jax.Array) -> None:
     gamma = numpyro.sample("gamma", dist.LogNormal(0.0, s_gamma).expand([n_items]).to_event(1))
     beta = numpyro.sample("beta", dist.Normal(0.0, s_beta).expand([n_items]).to_event(1))
     alpha = numpyro.sample("alpha", dist.Normal(0.0, 1.0).expand([n_students]).to_event(1))
-    logits = alpha[:, None] * gamma + beta + mu_beta
-    numpyro.sample("responses", dist.BernoulliLogits(logits).to_event(2), obs=responses)
+    likelihood = dist.BernoulliLogits(alpha[:, None] * gamma + beta + mu_beta)
+    if observed is not None:
+        likelihood = likelihood.mask(observed)
+    numpyro.sample("responses", likelihood.to_event(2), obs=responses)
 
 
 def volatility(returns: jax.Array) -> None:
-    """Multivariate stochastic volatility; the latent path has its density as a factor, vectorized over time."""
+    """Multivariate stochastic volatility; the path has its density as a factor, vectorized over time."""
     n_times, n_series = returns.shape
     mu = numpyro.sample("mu", dist.Cauchy(0.0, 10.0).expand([n_series]).to_event(1))
     phi = numpyro.sample("phi", dist.Uniform(-1.0, 1.0).expand([n_series]).to_event(1))
     tau = numpyro.sample("tau", dist.HalfCauchy(5.0).expand([n_series]).to_event(1))
     chol = numpyro.sample("L", dist.LKJCholesky(n_series, 1.0))
-    y = numpyro.sample("y", dist.ImproperUniform(constraints.independent(constraints.real, 2), (), (n_times, n_series)))
+    real_table = constraints.independent(constraints.real, 2)
+    y = numpyro.sample("y", dist.ImproperUniform(real_table, (), (n_times, n_series)))
     mean = jnp.concatenate([mu[None, :], mu + phi * (y[:-1] - mu)])
     path = dist.MultivariateNormal(mean, scale_tril=tau[:, None] * chol)
     numpyro.factor("path", path.log_prob(y).sum())
@@ -58,13 +61,15 @@ def peer_of(model: Any, dtype: str) -> tuple[Any, tuple[jax.Array, ...]]:
     if model.name == "rpoisson":
         return rpoisson, (jnp.asarray(model.X, dtype), jnp.asarray(model.y, dtype))
     if model.name == "irt":
-        return irt, (jnp.asarray(model.get_state()["responses"], dtype),)
+        table = model.responses
+        observed = () if (table >= 0).all() else (jnp.asarray(table >= 0),)
+        return irt, (jnp.asarray(np.maximum(table, 0), dtype), *observed)
     if model.name == "volatility":
         return volatility, (jnp.asarray(model.returns, dtype),)
     raise ValueError(f"no NumPyro form of {model.name}")
 
 
-def unconstrained(model: Any, point: np.ndarray) -> dict[str, jax.Array]:
+def unconstrained(model: Any, point: Any) -> dict[str, jax.Array]:
     """A flat point (d,) as NumPyro's dictionary of unconstrained values."""
     d_z, n, d_y = model.layout.n_global, model.layout.n_local, model.layout.local_dim
     z, local = point[:d_z], point[d_z:]
@@ -76,11 +81,32 @@ def unconstrained(model: Any, point: np.ndarray) -> dict[str, jax.Array]:
         names["alpha"] = local
     else:
         y = local.reshape(n, d_y)
-        names = {"mu": z[:d_y], "phi": z[d_y : 2 * d_y], "tau": z[2 * d_y : 3 * d_y], "L": z[3 * d_y :], "y": y}
+        names = {
+            "mu": z[:d_y],
+            "phi": z[d_y : 2 * d_y],
+            "tau": z[2 * d_y : 3 * d_y],
+            "L": z[3 * d_y :],
+            "y": y,
+        }
     return {name: jnp.asarray(value) for name, value in names.items()}
 
 
-def log_density(model: Any, point: np.ndarray, dtype: str = "float64") -> float:
-    """NumPyro's log density at an unconstrained point, log-Jacobians included."""
+def relative_differences(model: Any, dtype: str = "float64") -> tuple[float, float]:
+    """Largest relative differences of NumPyro's log density and gradient from ours, at two random points.
+
+    Both are in unconstrained space, log-Jacobians included.
+    """
     function, data = peer_of(model, dtype)
-    return -float(potential_energy(function, data, {}, unconstrained(model, point)))
+
+    def density(point: jax.Array) -> jax.Array:
+        return -potential_energy(function, data, {}, unconstrained(model, point))
+
+    density_and_gradient = jax.jit(jax.value_and_grad(density))
+    worst = np.zeros(2)
+    for spread in (0.1, 0.5):
+        point = (spread * np.random.default_rng(0).standard_normal(model.dim)).astype(dtype)
+        here, slope = model.log_density_and_gradient(point)
+        theirs, their_slope = density_and_gradient(jnp.asarray(point))
+        off = np.linalg.norm(np.asarray(their_slope) - slope[0]) / np.linalg.norm(slope[0])
+        worst = np.maximum(worst, [abs(float(theirs) - here[0]) / abs(here[0]), off])
+    return float(worst[0]), float(worst[1])
