@@ -20,11 +20,11 @@ def whole_number(name: str, value: Any, least: int) -> int:
 
 
 def real_array(name: str, value: Any) -> np.ndarray:
-    """`value` as an array of float64, or an InputError where it is not one of real numbers."""
+    """`value` as float64, itself where it is that already; an InputError where it is not real numbers."""
     try:
         array = np.asarray(value)
-        if array.dtype.kind == "c" or array.dtype.kind in "USM":
+        if array.dtype.kind not in "biufO":
             raise TypeError(f"dtype {array.dtype}")
-        return array.astype(np.float64)
+        return array.astype(np.float64, copy=False)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name} must be an array of real numbers ({error}).") from None
+        raise InputError(f"{name} must be real numbers ({error}).") from None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pyturingvi.errors import InputError, PyTuringVIError
+
+if TYPE_CHECKING:
+    from pyturingvi.result import Fit
 
 app = typer.Typer(
     help="Variational inference for hierarchical Bayesian models whose local variables grow with the data.\n\n"
@@ -159,10 +162,7 @@ def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Pat
     return target, check_writable(target.with_suffix(".png"), "--out")
 
 
-def _summary_text(result: object, most: int = 60) -> str:
-    from pyturingvi.result import Fit
-
-    assert isinstance(result, Fit)
+def _summary_text(result: Fit, most: int = 60) -> str:
     summary = result.summary()
     text = summary.head(most).to_string(float_format=lambda value: f"{value:.4g}")
     more = len(summary) - most

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.arguments import whole_number
+from pyturingvi.arguments import real_array, whole_number
 from pyturingvi.array_namespace import DTYPES, namespace_for
 from pyturingvi.engines.base import FitSpec, digest, model_digest, select_engine
 from pyturingvi.errors import InputError, unknown_name
@@ -98,8 +98,8 @@ def fit(
     Returns
     -------
     Fit
-        Its `status` is "completed", "interrupted" (Ctrl-C or callback) or "diverged" (non-finite gradient; the
-        last finite parameters are kept).
+        Its `status` is "completed", "interrupted" (Ctrl-C or callback) or "diverged" (the gradient or the last
+        ELBO is not finite; the last finite parameters are kept).
 
     Raises
     ------
@@ -172,13 +172,7 @@ def fit(
 
 
 def _finite_array(name: str, value: Any) -> np.ndarray:
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind not in "biufO":
-            raise TypeError
-        array = array.astype(np.float64, copy=False)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be real numbers, got {type(value).__name__}.") from None
+    array = real_array(name, value)
     if not np.isfinite(array).all():
         count = int((~np.isfinite(array)).sum())
         raise InputError(f"{name} holds {count} NaN or infinite values; all must be finite.")

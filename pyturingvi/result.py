@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi.archive import damaged, join_state, read_archive, split_state, write_archive
+from pyturingvi.arguments import real_array, whole_number
 from pyturingvi.engines.base import FitSpec, Outcome
-from pyturingvi.errors import DataError, InputError, OutputError
+from pyturingvi.errors import DataError, OutputError
 from pyturingvi.families import Family
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
@@ -112,13 +113,13 @@ class Fit:
 
     def log_q(self, points: Any) -> np.ndarray:
         """Log density of the fitted distribution at unconstrained points (M, d), as an (M,) array."""
-        checked = self.model._check_points(np.asarray(points, dtype=np.float64))
+        checked = self.model._check_points(real_array("points", points))
         return np.asarray(self._bound.log_q(self._bound.from_flat(self.params), checked))
 
     def sample_unconstrained(self, n: int, seed: int = 0) -> np.ndarray:
         """Draw n unconstrained points (n, d)."""
-        noise = np.empty((_check_count(n, 1), self.model.dim))
-        self._bound.base.fill(generator(np, _check_seed(seed), SAMPLE_STREAM), noise)
+        noise = np.empty((whole_number("n", n, 1), self.model.dim))
+        self._bound.base.fill(generator(np, whole_number("seed", seed, 0), SAMPLE_STREAM), noise)
         points = np.empty_like(noise)
         self._bound.transform(self._bound.from_flat(self.params), noise, points)
         return points
@@ -171,10 +172,10 @@ class Fit:
     def _draw_globals(self, n: int, seed: int) -> np.ndarray:
         """Draws (n, d_z): every family is lower triangular, so z depends on its own noise alone."""
         d_z = self.model.layout.n_global
-        noise = np.empty((_check_count(n, 2), d_z))
-        self._bound.base.fill(generator(np, _check_seed(seed), SAMPLE_STREAM, 1), noise)
-        c_zz = self.scale[:d_z, :d_z]
-        return np.asarray(noise @ c_zz.T + self.location[:d_z])
+        noise = np.empty((whole_number("n", n, 2), d_z))
+        self._bound.base.fill(generator(np, whole_number("seed", seed, 0), SAMPLE_STREAM, 1), noise)
+        # in the non-standardized form too, z's own location and scale are the raw ones
+        return np.asarray(noise @ self._bound.global_scale(self.params).T + self.params[:d_z])
 
     def _labels(self, name: str) -> list[str]:
         axes = [self.model.coords[axis] for axis in self.model.dims[name]]
@@ -263,18 +264,6 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
     if fit.params.shape != (n_params,):
         raise damaged(where, "load_fit", f"it holds {fit.params.size} parameters in place of {n_params}")
     return fit
-
-
-def _check_count(n: Any, least: int) -> int:
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < least:
-        raise InputError(f"n must be a whole number of at least {least}, got {n!r}.")
-    return int(n)
-
-
-def _check_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(f"seed must be a whole number of at least 0, got {seed!r}.")
-    return int(seed)
 
 
 def _versions() -> dict[str, str]:

@@ -6,26 +6,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from response_tables import make_points, make_table
 from scipy import special, stats
 
 from pyturingvi.models import irt_likelihood, irt_panels
 from pyturingvi.models.irt import ItemResponse
-
-
-def make_table(n_students, n_items, seed=0, missing=0.0):
-    rng = np.random.default_rng(seed)
-    table = (rng.random((n_students, n_items)) < 0.6).astype(float)
-    if missing:
-        lost = rng.random(table.shape) < missing
-        # A student and an item keep one answer each, else the table is refused.
-        lost[np.arange(n_students), np.arange(n_students) % n_items] = False
-        lost[np.arange(n_items) % n_students, np.arange(n_items)] = False
-        table[lost] = np.nan
-    return table
-
-
-def make_points(model, n, seed=1, spread=0.7):
-    return spread * np.random.default_rng(seed).standard_normal((n, model.dim))
 
 
 def reference_log_density(table, point):

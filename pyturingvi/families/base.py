@@ -133,6 +133,16 @@ class BoundFamily(ABC):
         """Nonzeros of the implied scale matrix in CSC order."""
         return flat[self.layout.dim :]
 
+    def global_scale(self, flat: np.ndarray) -> np.ndarray:
+        """The block C_zz (d_z, d_z), without building the rest of C."""
+        d, d_z = self.layout.dim, self.layout.n_global
+        starts = d + self.family.column_starts(self.layout)
+        block = np.zeros((d_z, d_z))
+        for j in range(d_z):
+            n = min(starts[j + 1] - starts[j], d_z - j)
+            block[j : j + n, j] = flat[starts[j] : starts[j] + n]
+        return block
+
     def scale(self, flat: np.ndarray) -> csc_array:
         """The implied scale matrix C as a scipy.sparse.csc_array (d, d)."""
         from scipy.sparse import csc_array

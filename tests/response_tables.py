@@ -1,0 +1,19 @@
+"""Tables of responses and points for the tests of the item response model."""
+
+import numpy as np
+
+
+def make_table(n_students, n_items, seed=0, missing=0.0):
+    rng = np.random.default_rng(seed)
+    table = (rng.random((n_students, n_items)) < 0.6).astype(float)
+    if missing:
+        lost = rng.random(table.shape) < missing
+        # A student and an item keep one answer each, else the table is refused.
+        lost[np.arange(n_students), np.arange(n_students) % n_items] = False
+        lost[np.arange(n_items) % n_students, np.arange(n_items)] = False
+        table[lost] = np.nan
+    return table
+
+
+def make_points(model, n, seed=1, spread=0.7):
+    return spread * np.random.default_rng(seed).standard_normal((n, model.dim))
