@@ -15,6 +15,7 @@ using SpecialFunctions: digamma, logbeta, loggamma
 using Zygote: Zygote
 
 include("layout.jl")
+include("elementary.jl")
 include("transforms.jl")
 include("models/base.jl")
 include("models/gaussian.jl")

@@ -8,6 +8,33 @@
 """
 abstract type Model end
 
+# ---- in place, for the engine's loop --------------------------------------------------------------------------------
+# A model may give faster methods for dense matrices on the CPU; these serve every other model and every other array.
+
+"""
+    scratch(model, T)
+
+Buffers of precision T that `log_density!` and `log_density_gradient!` may overwrite; `nothing` where none are needed.
+"""
+scratch(::Model, ::Type) = nothing
+
+"""
+    log_density!(values, model, points, scratch)
+
+Write the log density of each column of `points` into `values`.
+"""
+log_density!(values::AbstractVector, model::Model, points::AbstractMatrix, _) = copyto!(values, log_density(model, points))
+
+"""
+    log_density_gradient!(slopes, model, points, scratch)
+
+Write the gradient of each column's log density into `slopes`, of the size of `points`. Not finite where the density
+is not; never throws for that.
+"""
+function log_density_gradient!(slopes::AbstractMatrix, model::Model, points::AbstractMatrix, _)
+    return copyto!(slopes, only(Zygote.gradient(x -> sum(log_density(model, x)), points)))
+end
+
 """Split points into the globals (d_z x M) and the locals (N d_y x M)."""
 function split_points(layout::Layout, points::AbstractMatrix)
     size(points, 1) == dim(layout) ||
