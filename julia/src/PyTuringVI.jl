@@ -9,7 +9,8 @@ module PyTuringVI
 using ChainRulesCore: ChainRulesCore, NoTangent, @thunk, unthunk
 using LinearAlgebra: LinearAlgebra
 using Optimisers: Optimisers
-using Random: AbstractRNG, randexp!, randn!
+using Random: AbstractRNG, Xoshiro, rand!, randexp!, randn!
+using SHA: sha256
 using SparseArrays: SparseMatrixCSC
 using SpecialFunctions: digamma, logbeta, loggamma
 using Zygote: Zygote
@@ -24,9 +25,13 @@ include("models/irt.jl")
 include("models/volatility.jl")
 include("families/base_distributions.jl")
 include("families/base.jl")
+include("families/scale_product.jl")
 include("families/mean_field.jl")
 include("families/full_rank.jl")
 include("families/structured.jl")
+include("optimize/noise.jl")
+include("optimize/schedules.jl")
+include("optimize/averaging.jl")
 include("optimize/objective.jl")
 include("optimize/rules.jl")
 include("optimize/loop.jl")

@@ -1,5 +1,6 @@
 using ChainRulesCore: rrule, unthunk
 using LinearAlgebra: I, det, tril
+using Optimisers: Optimisers
 using PyTuringVI: PyTuringVI as P
 using Random: MersenneTwister, randn
 using SparseArrays: nnz, sparse

@@ -5,7 +5,7 @@ const ALL_FAMILIES = [P.MeanField(), P.FullRank(), P.Structured(), P.Structured(
 function dense(pattern, nonzeros)
     C = zeros(pattern.dim, pattern.dim)
     for j in 1:(pattern.dim), k in pattern.colptr[j]:(pattern.colptr[j + 1] - 1)
-        C[pattern.rowval[k], j] = nonzeros[k]
+        C[j + k - pattern.colptr[j], j] = nonzeros[k]
     end
     return C
 end
@@ -47,9 +47,39 @@ end
     @test eltype(product) == T
     _, _, d_nonzeros, d_U = unthunk.(pullback(G))
     outer = G * U'
-    @test d_nonzeros ≈ [outer[pattern.rowval[k], j] for j in 1:(pattern.dim) for k in pattern.colptr[j]:(pattern.colptr[j + 1] - 1)] rtol =
+    @test d_nonzeros ≈ [outer[j + k - pattern.colptr[j], j] for j in 1:(pattern.dim) for k in pattern.colptr[j]:(pattern.colptr[j + 1] - 1)] rtol =
         tolerance
     @test d_U ≈ C' * G rtol = tolerance
+end
+
+@testset "tiles, groups of columns and of samples: $(nameof(typeof(family))) M=$M" for
+    family in ALL_FAMILIES, M in (1, 2, 4, 5, 8)
+
+    # more rows than a tile, and numbers of dense columns on both sides of a multiple of four
+    rng = MersenneTwister(12)
+    for layout in (P.Layout(7, 600, 1), P.Layout(12, 101, 3))
+        pattern = P.ScalePattern(family, layout)
+        d, d_z = P.dim(layout), layout.n_global
+        flat, U, G = randn(rng, P.n_params(family, layout)), randn(rng, d, M), randn(rng, d, M)
+        C, m = dense(pattern, flat[(d + 1):end]), flat[1:d]
+        direct = family isa P.Structured && !family.standardized
+        heads = direct ? [C[1:d_z, 1:d_z] * U[1:d_z, :] .+ m[1:d_z]; U[(d_z + 1):end, :]] : U
+        expected = C * heads .+ m
+        direct && (expected[1:d_z, :] = heads[1:d_z, :])
+        points = P.transform!(similar(U), family, layout, pattern, flat, U)
+        @test points ≈ expected rtol = 1e-12
+        @test P.transform(family, layout, pattern, flat, U) ≈ expected rtol = 1e-12
+        out = P.pullback!(similar(flat), family, layout, pattern, flat, U, points, copy(G))
+        by_zygote = only(Zygote.gradient(x -> sum(G .* P.transform(family, layout, pattern, x, U)), flat))
+        dm, dC = G, G * heads'
+        if direct
+            dm = [G[1:d_z, :] + C[(d_z + 1):end, 1:d_z]' * G[(d_z + 1):end, :]; G[(d_z + 1):end, :]]
+            dC = [dm[1:d_z, :] * U'; dC[(d_z + 1):end, :]]
+        end
+        dense_answer = [vec(sum(dm; dims=2)); [dC[i, j] for j in 1:d for i in j:(j + pattern.colptr[j + 1] - pattern.colptr[j] - 1)]]
+        @test out ≈ dense_answer rtol = 1e-12
+        @test by_zygote ≈ dense_answer rtol = 1e-12
+    end
 end
 
 @testset "the scale is the same matrix as a SparseMatrixCSC" begin
@@ -112,8 +142,8 @@ end
 end
 
 @testset "draws have the moments of their base" begin
-    for base in (P.Gaussian(), P.Laplace())
-        u = P.fill_noise!(MersenneTwister(5), base, zeros(400_000))
+    for base in (P.Gaussian(), P.Laplace(), P.StudentT(12.0)), T in (Float64, Float32)
+        u = P.fill_noise!(MersenneTwister(5), base, zeros(T, 400_000))
         @test abs(sum(u) / length(u)) < 5 / sqrt(length(u))
         @test abs(sum(abs2, u) / length(u) - 1) < 5 * sqrt((P.kurtosis(base) - 1) / length(u))
     end

@@ -26,13 +26,13 @@ end
 @testset "proximal SGD reaches the optimum of the Gaussian target" begin
     model = P.IsotropicGaussian(P.Layout(2, 3, 2), 5.0, 0.1)
     family = P.Structured()
-    rule = P.proximal_sgd(1e-3)
+    rule = P.proximal_sgd()
     objective = P.Objective(model, family; energy_only=rule.energy_only)
     d = P.dim(model.layout)
     flat = zeros(P.n_params(family, model.layout))
     flat[d .+ P.diagonal(objective.pattern)] .= 1.0
     noise = randn(MersenneTwister(10), d, 10, 2000)
-    @test P.run!(flat, objective, rule, fill(1e-3, 2000), noise) == 2000
+    @test P.run!(flat, objective, rule, P.StepDecay(1e-3), noise) == 2000
     @test flat[1:d] ≈ fill(5.0, d) atol = 0.05
     C = P.scale(objective.pattern, flat)
     @test C ≈ sqrt(0.1) * I atol = 0.1
@@ -41,10 +41,108 @@ end
 @testset "a run stops before an update that is not finite" begin
     model = MODELS[2]
     family = P.MeanField()
-    rule = P.sgd(1e5)
+    rule = P.sgd()
     objective = P.Objective(model, family)
     flat = [zeros(P.dim(model.layout)); fill(0.1, P.dim(model.layout))]
-    made = P.run!(flat, objective, rule, fill(1e5, 100), randn(MersenneTwister(11), P.dim(model.layout), 2, 100))
+    made = P.run!(flat, objective, rule, P.StepDecay(1e5), randn(MersenneTwister(11), P.dim(model.layout), 2, 100))
     @test made < 100
     @test all(isfinite, flat)
+end
+
+@testset "the gradient in place is Zygote's: $(nameof(typeof(model))) $(nameof(typeof(family))) $energy_only" for
+    model in MODELS, family in ALL_FAMILIES, energy_only in (false, true)
+
+    objective = P.Objective(model, family; energy_only)
+    rng = MersenneTwister(13)
+    flat = 0.3 .* randn(rng, P.n_params(family, model.layout))
+    U = randn(rng, P.dim(model.layout), 5)
+    out = similar(flat)
+    @test P.gradient!(out, objective, flat, U, P.Workspace(objective, 5, Float64))
+    @test out ≈ P.gradient(objective, flat, U) rtol = 1e-10
+end
+
+@testset "one pass of Adam is Optimisers.jl's Adam: $T" for T in (Float64, Float32)
+    rng = MersenneTwister(14)
+    rule = P.adam(; beta1=0.8, beta2=0.95, epsilon=1e-6)
+    fast, slow = ones(T, 50), ones(T, 50)
+    slots = [zeros(T, 50), zeros(T, 50)]
+    state = Optimisers.setup(Optimisers.Adam(0.03, (0.8, 0.95), 1e-6), slow)
+    for t in 1:20
+        slope = randn(rng, T, 50)
+        P.move!(fast, slope, Optimisers.adjust(rule.optimiser, 0.03), slots, t)
+        Optimisers.update!(state, slow, slope)
+    end
+    @test fast ≈ slow rtol = 100 * eps(T)
+    # the general method, for arrays of other kinds, has the library's state in the same slots
+    other, other_slots = ones(T, 50), [zeros(T, 50), zeros(T, 50)]
+    rng = MersenneTwister(14)
+    for t in 1:20
+        slope = randn(rng, T, 50)
+        arguments = (other, slope, Optimisers.adjust(rule.optimiser, 0.03), other_slots, t)
+        invoke(P.move!, Tuple{AbstractVector,AbstractVector,Optimisers.AbstractRule,Any,Int}, arguments...)
+    end
+    @test other ≈ slow rtol = 100 * eps(T)
+    @test other_slots[1] ≈ slots[1] rtol = 100 * eps(T)
+end
+
+"""A run on a small Poisson problem, from its start."""
+function small_run(; T=Float64, rule=P.adam(), done=0, flat=nothing, slots=nothing, averaging=nothing)
+    model, family = MODELS[2], P.Structured()
+    objective = P.Objective(model, family; energy_only=rule.energy_only)
+    d = P.dim(model.layout)
+    if isnothing(flat)
+        flat = zeros(T, P.n_params(family, model.layout))
+        flat[d .+ P.diagonal(objective.pattern)] .= 0.1
+        slots = [zero(flat) for _ in 1:P.n_slots(rule)]
+    end
+    isnothing(averaging) || (averaging = P.PolynomialAveraging(averaging, copy(flat)))
+    return P.Run(objective, rule, P.NoiseStream(family.base, "5", d, 4, T), P.StepDecay(1e-2, 0.5, 50), flat, slots, 4; done, averaging)
+end
+
+@testset "a run in pieces, and one taken up again, is the run in one go" begin
+    whole = small_run()
+    @test P.advance!(whole, 700)
+    @test whole.done == 700
+    pieces = small_run()
+    while pieces.done < 300
+        P.advance!(pieces, 300, 0.0)  # one update a call
+    end
+    taken_up = small_run(; done=300, flat=copy(pieces.flat), slots=copy.(pieces.slots))
+    P.advance!(taken_up, 700)
+    @test taken_up.flat == whole.flat
+end
+
+@testset "polynomial averaging is the weighted mean of all iterates" begin
+    run = small_run(; averaging=2.0)
+    total, weights = zero(run.flat), 0.0
+    for t in 1:30
+        P.advance!(run, t)
+        weight = t * (t + 1) / 2  # grows like t^2; the recursion weights exactly like this for eta = 2
+        total .+= weight .* run.flat
+        weights += weight
+    end
+    @test P.best(run) ≈ total ./ weights rtol = 1e-12
+end
+
+@testset "an ELBO estimate is the mean over its draws, piece by piece" begin
+    run = small_run()
+    P.advance!(run, 50)
+    objective = run.objective
+    estimate = P.ElboEstimate(objective, 37, Float64)
+    while estimate.done < 37
+        P.add_piece!(estimate, objective, run.flat, "5", 50)
+    end
+    value, error = P.result(estimate, objective, run.flat)
+    U = P.fill_noise!(P.generator("5", P.ELBO_STREAM, 50, 0), P.Gaussian(), zeros(P.dim(objective.model.layout), 37))
+    values = P.log_density(objective.model, P.transform(objective.family, objective.model.layout, objective.pattern, run.flat, U))
+    @test value ≈ sum(values) / 37 + P.entropy(objective.family, objective.pattern, run.flat) rtol = 1e-12
+    @test error ≈ sqrt(sum(abs2, values .- sum(values) / 37) / 36 / 37) rtol = 1e-10
+end
+
+@testset "an iteration allocates nothing that grows with the model" begin
+    for rule in (P.adam(), P.proximal_sgd())
+        run = small_run(; rule)
+        P.advance!(run, 2)
+        @test (@allocated P.advance!(run, 3)) < 1000
+    end
 end

@@ -3,37 +3,47 @@
 """
     Family
 
-A location-scale family `T(u) = C u + m`. A family says how many nonzeros each column of C has; in every column they
-run on from the diagonal without a gap.
+A location-scale family `T(u) = C u + m`. All families have one shape of C: `n_dense` leading columns, each dense from
+the diagonal down, and after them lower triangular blocks along the diagonal (`scale_shape`).
 """
 abstract type Family end
 
 """
     ScalePattern(family, layout)
 
-CSC pattern of C: `colptr` of length d + 1 and `rowval`, both counted from 1.
+CSC pattern of C: in every column the nonzeros run on from the diagonal without a gap, so that `colptr` (d + 1 entries,
+counted from 1) says it all.
 """
 struct ScalePattern
     dim::Int
+    n_dense::Int
+    n_blocks::Int
+    block_dim::Int
     colptr::Vector{Int}
-    rowval::Vector{Int}
 end
 
 function ScalePattern(family::Family, layout::Layout)
-    lengths = column_lengths(family, layout)
-    colptr = cumsum([1; lengths])
-    rowval = Vector{Int}(undef, last(colptr) - 1)
-    for (j, n) in enumerate(lengths)
-        rowval[colptr[j]:(colptr[j + 1] - 1)] = j:(j + n - 1)
-    end
-    return ScalePattern(dim(layout), colptr, rowval)
+    d = dim(layout)
+    n_dense, n_blocks, block_dim = scale_shape(family, layout)
+    lengths = Iterators.flatten((d:-1:(d - n_dense + 1), Iterators.flatten(block_dim:-1:1 for _ in 1:n_blocks)))
+    return ScalePattern(d, n_dense, n_blocks, block_dim, pushfirst!(1 .+ cumsum(collect(Int, lengths)), 1))
 end
 
 """Number of nonzeros of C."""
-n_nonzeros(pattern::ScalePattern) = length(pattern.rowval)
+n_nonzeros(pattern::ScalePattern) = last(pattern.colptr) - 1
 
 """Number of parameters p, location included (paper, table 1)."""
-n_params(family::Family, layout::Layout) = dim(layout) + sum(column_lengths(family, layout); init=0)
+n_params(family::Family, layout::Layout) = dim(layout) + n_nonzeros(ScalePattern(family, layout))
+
+"""Row of each nonzero, counted from 1."""
+function row_values(pattern::ScalePattern)
+    rows = Vector{Int}(undef, n_nonzeros(pattern))
+    for j in 1:(pattern.dim)
+        places = pattern.colptr[j]:(pattern.colptr[j + 1] - 1)
+        rows[places] = j:(j + length(places) - 1)
+    end
+    return rows
+end
 
 """Places of the d entries `C_ii` among the nonzeros: the first of each column."""
 diagonal(pattern::ScalePattern) = @view pattern.colptr[1:(end - 1)]
@@ -47,88 +57,7 @@ nonzeros_of(pattern::ScalePattern, flat::AbstractVector) = @view flat[(pattern.d
 """The scale matrix C of a flat parameter vector, as a `SparseMatrixCSC`."""
 function scale(pattern::ScalePattern, flat::AbstractVector)
     d = pattern.dim
-    return SparseMatrixCSC(d, d, copy(pattern.colptr), copy(pattern.rowval), collect(nonzeros_of(pattern, flat)))
-end
-
-# ---- the product, and its adjoints on the pattern ---------------------------------------------------------------
-# Rows run on from the diagonal in each column, so that every inner loop is over contiguous memory.
-
-"""
-    scale_mul(pattern, nonzeros, U)
-
-The product `C U` of the sparse scale with a dense `d x M` matrix. Its gradient with respect to `nonzeros` is computed
-on the pattern alone: neither a d x d array nor a sparse cotangent is formed.
-"""
-function scale_mul(pattern::ScalePattern, nonzeros::AbstractVector, U::AbstractMatrix)
-    out = zeros(promote_type(eltype(nonzeros), eltype(U)), size(U))
-    return scale_mul!(out, pattern, nonzeros, U)
-end
-
-"""Add `C U` to `out`."""
-function scale_mul!(out::AbstractMatrix, pattern::ScalePattern, nonzeros::AbstractVector, U::AbstractMatrix)
-    check_shapes(pattern, nonzeros, U, out)
-    @inbounds for j in 1:(pattern.dim)
-        first, n = pattern.colptr[j], pattern.colptr[j + 1] - pattern.colptr[j]
-        for m in axes(U, 2)
-            u = U[j, m]
-            @simd for k in 0:(n - 1)
-                out[j + k, m] += nonzeros[first + k] * u
-            end
-        end
-    end
-    return out
-end
-
-"""Write into `out` the nonzeros' gradient `pattern(G U')`, given the gradient G of the product."""
-function scale_pullback!(out::AbstractVector, pattern::ScalePattern, G::AbstractMatrix, U::AbstractMatrix)
-    check_shapes(pattern, out, U, G)
-    fill!(out, 0)
-    @inbounds for j in 1:(pattern.dim)
-        first, n = pattern.colptr[j], pattern.colptr[j + 1] - pattern.colptr[j]
-        for m in axes(U, 2)
-            u = U[j, m]
-            @simd for k in 0:(n - 1)
-                out[first + k] += G[j + k, m] * u
-            end
-        end
-    end
-    return out
-end
-
-"""The product `C' G` of the transposed scale with a dense matrix."""
-function scale_adjoint_mul(pattern::ScalePattern, nonzeros::AbstractVector, G::AbstractMatrix)
-    out = zeros(promote_type(eltype(nonzeros), eltype(G)), size(G))
-    check_shapes(pattern, nonzeros, G, out)
-    @inbounds for j in 1:(pattern.dim)
-        first, n = pattern.colptr[j], pattern.colptr[j + 1] - pattern.colptr[j]
-        for m in axes(G, 2)
-            total = zero(eltype(out))
-            @simd for k in 0:(n - 1)
-                total += nonzeros[first + k] * G[j + k, m]
-            end
-            out[j, m] = total
-        end
-    end
-    return out
-end
-
-function ChainRulesCore.rrule(
-    ::typeof(scale_mul), pattern::ScalePattern, nonzeros::AbstractVector, U::AbstractMatrix
-)
-    function scale_mul_pullback(cotangent)
-        G = unthunk(cotangent)
-        d_nonzeros = @thunk scale_pullback!(similar(nonzeros, promote_type(eltype(G), eltype(U))), pattern, G, U)
-        return NoTangent(), NoTangent(), d_nonzeros, @thunk(scale_adjoint_mul(pattern, nonzeros, G))
-    end
-    return scale_mul(pattern, nonzeros, U), scale_mul_pullback
-end
-
-function check_shapes(pattern::ScalePattern, nonzeros::AbstractVector, A::AbstractMatrix, B::AbstractMatrix)
-    length(nonzeros) == n_nonzeros(pattern) ||
-        throw(DimensionMismatch("the pattern has $(n_nonzeros(pattern)) nonzeros, got $(length(nonzeros))"))
-    size(A, 1) == size(B, 1) == pattern.dim && size(A, 2) == size(B, 2) ||
-        throw(DimensionMismatch("the scale is of order $(pattern.dim), the matrices are $(size(A)) and $(size(B))"))
-    return nothing
+    return SparseMatrixCSC(d, d, copy(pattern.colptr), row_values(pattern), collect(nonzeros_of(pattern, flat)))
 end
 
 # ---- points and entropy -----------------------------------------------------------------------------------------
@@ -139,6 +68,35 @@ The points `C u + m`, one column each, for noise U of `d x M`.
 """
 function transform(::Family, ::Layout, pattern::ScalePattern, flat::AbstractVector, U::AbstractMatrix)
     return scale_mul(pattern, nonzeros_of(pattern, flat), U) .+ location(pattern, flat)
+end
+
+"""Write the points of `transform` into `points`."""
+function transform!(points::AbstractMatrix, ::Family, ::Layout, pattern::ScalePattern, flat::AbstractVector, U::AbstractMatrix)
+    points .= location(pattern, flat)
+    return add_scale_mul!(points, pattern, nonzeros_of(pattern, flat), U)
+end
+
+"""
+    pullback!(out, family, layout, pattern, flat, U, points, G)
+
+Write the parameters' gradient into `out`, given the objective's gradient G at `points`; G may be overwritten.
+"""
+function pullback!(
+    out::AbstractVector, ::Family, ::Layout, pattern::ScalePattern, ::AbstractVector, U::AbstractMatrix,
+    ::AbstractMatrix, G::AbstractMatrix,
+)
+    location_pullback!(location(pattern, out), G)
+    scale_pullback!(nonzeros_of(pattern, out), pattern, G, U)
+    return out
+end
+
+"""Write the sum over the columns of G into `out`."""
+function location_pullback!(out::AbstractVector, G::AbstractMatrix)
+    out .= @view G[:, 1]
+    for m in 2:size(G, 2)
+        out .+= @view G[:, m]
+    end
+    return out
 end
 
 """Entropy of the distribution, `d H(base) + sum_i log|C_ii|`, in nats and in O(d)."""

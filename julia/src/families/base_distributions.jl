@@ -7,7 +7,7 @@ struct Gaussian <: BaseDistribution end
 
 kurtosis(::Gaussian) = 3.0
 base_entropy(::Gaussian) = (log(2π) + 1) / 2
-fill_noise!(rng::AbstractRNG, ::Gaussian, out::AbstractArray) = randn!(rng, out)
+fill_noise!(rng::AbstractRNG, ::Gaussian, out::AbstractArray{Float64}) = randn!(rng, out)
 base_logpdf(::Gaussian, u::T) where {T<:Real} = -(u * u + T(log(2π))) / 2
 
 """Laplace with scale 1/sqrt(2), hence variance 1; kurtosis 6."""
@@ -17,10 +17,10 @@ kurtosis(::Laplace) = 6.0
 base_entropy(::Laplace) = 1 + log(2) / 2
 base_logpdf(::Laplace, u::T) where {T<:Real} = -T(sqrt(2)) * abs(u) - T(log(2) / 2)
 
-function fill_noise!(rng::AbstractRNG, ::Laplace, out::AbstractArray{T}) where {T}
+function fill_noise!(rng::AbstractRNG, ::Laplace, out::AbstractArray{Float64})
     # a difference of two unit exponentials is Laplace with scale 1
     randexp!(rng, out)
-    out .= (out .- randexp!(rng, similar(out))) .* T(sqrt(0.5))
+    out .= (out .- randexp!(rng, similar(out))) .* sqrt(0.5)
     return out
 end
 
@@ -49,6 +49,25 @@ function base_logpdf(base::StudentT, u::T) where {T<:Real}
     nu, scale = base.nu, unit_scale(base)
     constant = -(logbeta(nu / 2, 0.5) + log(nu) / 2 + log(scale))
     return T(constant) - T((nu + 1) / 2) * log1p((u / T(scale))^2 / T(nu))
+end
+
+function fill_noise!(rng::AbstractRNG, base::StudentT, out::AbstractArray{Float64})
+    # Bailey's polar method (1994): (u, v) uniform in the unit disc
+    nu, scale = base.nu, unit_scale(base)
+    for i in eachindex(out)
+        u, w = 0.0, 2.0
+        while !(0 < w <= 1)
+            u, v = 2 * rand(rng) - 1, 2 * rand(rng) - 1
+            w = u * u + v * v
+        end
+        out[i] = scale * u * sqrt(nu * expm1(-2 / nu * log(w)) / w)
+    end
+    return out
+end
+
+"""Draws of another precision are those of `Float64`, rounded: its generators are the fastest."""
+function fill_noise!(rng::AbstractRNG, base::BaseDistribution, out::AbstractArray{<:Real})
+    return copyto!(out, fill_noise!(rng, base, Array{Float64}(undef, size(out))))
 end
 
 """Read a base as Python writes it: a name, or a name and a number."""

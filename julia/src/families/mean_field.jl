@@ -5,4 +5,4 @@ end
 
 MeanField() = MeanField(Gaussian())
 
-column_lengths(::MeanField, layout::Layout) = ones(Int, dim(layout))
+scale_shape(::MeanField, layout::Layout) = (0, dim(layout), 1)

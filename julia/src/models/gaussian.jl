@@ -11,3 +11,7 @@ function log_density(model::IsotropicGaussian, points::AbstractMatrix)
     constant = T(-dim(model.layout) / 2 * log(2π * model.variance))
     return column_sums(abs2.(points .- T(model.mean))) .* T(-0.5 / model.variance) .+ constant
 end
+
+function log_density_gradient!(slopes::StridedMatrix{T}, model::IsotropicGaussian, points::StridedMatrix{T}, _) where {T}
+    return slopes .= (T(model.mean) .- points) .* T(1 / model.variance)
+end

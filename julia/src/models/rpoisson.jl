@@ -31,3 +31,122 @@ function log_density(model::RobustPoisson, points::AbstractMatrix)
     poisson = column_sums(eta .* model.y .- exp.(eta))
     return column_sums(normal .+ prior) .+ poisson .+ T(model.constant)
 end
+
+# ---- in place on the CPU ------------------------------------------------------------------------------------------
+# One pass over tiles of rows for all points: a tile of X stays in the cache, and nothing of size N x M is stored.
+
+const POISSON_ROWS = 512
+
+"""A tile's residuals, and the data in the points' precision."""
+function scratch(model::RobustPoisson{<:Matrix}, ::Type{T}) where {T}
+    data = convert(Matrix{T}, model.X), convert(Vector{T}, model.y), convert(Vector{T}, model.offset)
+    return (Vector{T}(undef, POISSON_ROWS), data...)
+end
+
+const PoissonScratch{T} = Tuple{Vector{T},Matrix{T},Vector{T},Vector{T}}
+
+function log_density!(
+    values::AbstractVector, model::RobustPoisson{<:Matrix}, points::StridedMatrix{T}, scratch::PoissonScratch{T}
+) where {T<:Union{Float32,Float64}}
+    n, p = size(model.X)
+    residual, X, y, offset = scratch
+    fill!(values, model.constant)
+    prior!(values, nothing, model, points)
+    for top in 1:POISSON_ROWS:n, m in axes(points, 2)
+        rows = top:min(top + POISSON_ROWS - 1, n)
+        residuals!(residual, X, offset, points, rows, m)
+        squares, poisson = zero(T), zero(T)
+        @inbounds @simd for k in eachindex(rows)
+            eta = points[4 + p + top - 1 + k, m]
+            squares += abs2(residual[k])
+            poisson += eta * y[top - 1 + k] - fast_exp(eta)
+        end
+        # each tile in the points' precision, their sum in Float64
+        values[m] += poisson - Float64(squares) * exp(-2 * Float64(points[3, m])) / 2
+    end
+    return values
+end
+
+function log_density_gradient!(
+    slopes::StridedMatrix{T}, model::RobustPoisson{<:Matrix}, points::StridedMatrix{T}, scratch::PoissonScratch{T}
+) where {T<:Union{Float32,Float64}}
+    n, p = size(model.X)
+    residual, X, y, offset = scratch
+    prior!(nothing, slopes, model, points)
+    for top in 1:POISSON_ROWS:n, m in axes(points, 2)
+        rows = top:min(top + POISSON_ROWS - 1, n)
+        residuals!(residual, X, offset, points, rows, m)
+        precision = exp(-2 * points[3, m])
+        squares, total = zero(T), zero(T)
+        @inbounds @simd for k in eachindex(rows)
+            r = residual[k]
+            place = 4 + p + top - 1 + k
+            squares += r * r
+            total += r
+            slopes[place, m] = y[top - 1 + k] - fast_exp(points[place, m]) - precision * r
+        end
+        slopes[3, m] += precision * squares
+        slopes[4, m] += precision * total
+        @inbounds for j in 1:p
+            dot = zero(T)
+            @simd for k in eachindex(rows)
+                dot += X[top - 1 + k, j] * residual[k]
+            end
+            slopes[4 + j, m] += precision * dot
+        end
+    end
+    return slopes
+end
+
+"""Write `eta - X beta - alpha - offset` of point m for the given rows into `residual`."""
+@inline function residuals!(residual::Vector, X::Matrix, offset::Vector, points::StridedMatrix, rows, m::Int)
+    p, above = size(X, 2), first(rows) - 1
+    alpha = points[4, m]
+    @inbounds begin
+        @simd for k in eachindex(rows)
+            residual[k] = points[4 + p + above + k, m] - alpha - offset[above + k]
+        end
+        j = 1
+        while j + 3 <= p
+            b1, b2, b3, b4 = points[4 + j, m], points[5 + j, m], points[6 + j, m], points[7 + j, m]
+            @simd for k in eachindex(rows)
+                i = above + k
+                residual[k] -=
+                    (X[i, j] * b1 + X[i, j + 1] * b2) + (X[i, j + 2] * b3 + X[i, j + 3] * b4)
+            end
+            j += 4
+        end
+        while j <= p
+            b = points[4 + j, m]
+            @simd for k in eachindex(rows)
+                residual[k] -= X[above + k, j] * b
+            end
+            j += 1
+        end
+    end
+    return residual
+end
+
+"""Add to `values`, and write into the globals' `slopes`, all but the sums over rows; each unless it is nothing."""
+function prior!(values, slopes, model::RobustPoisson, points::StridedMatrix{T}) where {T}
+    n, p = size(model.X)
+    sizes = (1, p, n)
+    for m in axes(points, 2)
+        alpha = Float64(points[4, m])
+        squares = (alpha^2, sum(abs2 ∘ Float64, @view points[5:(4 + p), m]; init=0.0), 0.0)
+        for k in 1:3
+            log_s = Float64(points[k, m])
+            precision = exp(-2 * log_s)
+            if !isnothing(values)
+                values[m] += half_student_t4_on_log_scale(log_s) - squares[k] * precision / 2 - sizes[k] * log_s
+            end
+            if !isnothing(slopes)
+                slopes[k, m] = squares[k] * precision - sizes[k] + 1 - 5 / (1 + 4 * precision)
+            end
+        end
+        isnothing(slopes) && continue
+        slopes[4, m] = -alpha * exp(-2 * Float64(points[1, m]))
+        @views slopes[5:(4 + p), m] .= .-points[5:(4 + p), m] .* exp(-2 * points[2, m])
+    end
+    return nothing
+end

@@ -1,24 +1,68 @@
-"""
-    run!(flat, objective, rule, stepsizes, noise) -> n_updates
+# The stochastic optimization loop, in pieces that Python may look in between.
 
-Make one update of `flat` for each slice of `noise` (d x M x T), in place, with the stepsize of its number. Stops before
-an update whose gradient is not finite; `flat` then holds the last finite parameters.
+"""
+    Run(objective, rule, noise, schedule, flat, slots, averaging)
+
+A run at work: `flat` and `slots` are updated in place; `done` counts the updates made.
+"""
+mutable struct Run{T,O<:Objective,R<:Rule,N,A,W<:Workspace}
+    const objective::O
+    const rule::R
+    const noise::N
+    const schedule::StepDecay
+    const flat::Vector{T}
+    const slots::Vector{Vector{T}}
+    const averaging::A
+    const gradient::Vector{T}
+    const workspace::W
+    done::Int
+end
+
+function Run(
+    objective::Objective, rule::Rule, noise, schedule::StepDecay, flat::Vector{T}, slots::Vector{Vector{T}},
+    n_samples::Int; averaging=nothing, done::Int=0,
+) where {T}
+    d, p = dim(objective.model.layout), n_params(objective.family, objective.model.layout)
+    length(flat) == p || throw(DimensionMismatch("the family has $p parameters, got $(length(flat))"))
+    length(slots) == n_slots(rule) || throw(DimensionMismatch("the rule has $(n_slots(rule)) slots"))
+    workspace = Workspace(objective, n_samples, T)
+    return Run(objective, rule, noise, schedule, flat, slots, averaging, similar(flat), workspace, done)
+end
+
+"""The parameters that the run would return now."""
+best(run::Run) = isnothing(run.averaging) ? run.flat : run.averaging.average
+
+"""
+    advance!(run, last, seconds) -> finite
+
+Make updates up to number `last`, or until `seconds` are over. False if the next gradient is not finite: the parameters
+are then the last finite ones, and `run.workspace.slopes` shows where it broke.
+"""
+function advance!(run::Run, last::Int, seconds::Float64=Inf)
+    stop = time_ns() + (isfinite(seconds) ? round(UInt64, 1e9 * seconds) : typemax(UInt64) ÷ 4)
+    while run.done < last
+        noise = draw!(run.noise, run.done)
+        gradient!(run.gradient, run.objective, run.flat, noise, run.workspace) || return false
+        t = run.done + 1
+        step!(run.flat, run.gradient, run.rule, run.slots, run.objective.pattern, run.schedule(t), t)
+        isnothing(run.averaging) || update!(run.averaging, run.flat, t)
+        run.done = t
+        time_ns() >= stop && break
+    end
+    return true
+end
+
+"""
+    run!(flat, objective, rule, schedule, noise) -> n_updates
+
+Make one update of `flat` for each slice of `noise` (d x M x n_iterations), in place. Stops before an update whose
+gradient is not finite.
 """
 function run!(
-    flat::AbstractVector, objective::Objective, rule::Rule, stepsizes::AbstractVector, noise::AbstractArray{<:Real,3}
-)
-    length(stepsizes) == size(noise, 3) ||
-        throw(DimensionMismatch("$(length(stepsizes)) stepsizes for $(size(noise, 3)) updates"))
-    state = Optimisers.setup(rule.optimiser, flat)
-    diagonal_places = objective.pattern.dim .+ diagonal(objective.pattern)
-    for t in axes(noise, 3)
-        slope = gradient(objective, flat, @view(noise[:, :, t]))
-        isfinite(sum(abs2, slope)) || return t - 1
-        Optimisers.adjust!(state, stepsizes[t])
-        Optimisers.update!(state, flat, slope)
-        isnothing(rule.after) && continue
-        entries = @view flat[diagonal_places]
-        entries .= rule.after.(entries, stepsizes[t])
-    end
-    return size(noise, 3)
+    flat::Vector{T}, objective::Objective, rule::Rule, schedule::StepDecay, noise::AbstractArray{<:Real,3}
+) where {T}
+    slots = [zero(flat) for _ in 1:n_slots(rule)]
+    run = Run(objective, rule, GivenNoise(noise, T), schedule, flat, slots, size(noise, 2))
+    advance!(run, size(noise, 3))
+    return run.done
 end

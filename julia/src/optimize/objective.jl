@@ -22,17 +22,105 @@ function (objective::Objective)(flat::AbstractVector, U::AbstractMatrix)
     return objective.energy_only ? energy : energy - entropy(family, pattern, flat)
 end
 
-"""Gradient of the objective with respect to the flat parameters, by Zygote."""
+"""Gradient of the objective with respect to the flat parameters, by Zygote alone."""
 function gradient(objective::Objective, flat::AbstractVector, U::AbstractMatrix)
     return only(Zygote.gradient(parameters -> objective(parameters, U), flat))
 end
 
-"""ELBO from the noise `U`, with its Monte Carlo standard error."""
-function elbo(objective::Objective, flat::AbstractVector, U::AbstractMatrix)
-    points = transform(objective.family, objective.model.layout, objective.pattern, flat, U)
-    values = log_density(objective.model, points)
+# ---- the same in place, for the loop ------------------------------------------------------------------------------
+"""
+    Workspace(objective, n_samples, T)
+
+Buffers for gradients with `n_samples` points.
+"""
+struct Workspace{A<:AbstractMatrix,S}
+    points::A
+    slopes::A
+    scratch::S
+end
+
+function Workspace(objective::Objective, n_samples::Int, ::Type{T}) where {T}
+    d = dim(objective.model.layout)
+    return Workspace(Matrix{T}(undef, d, n_samples), Matrix{T}(undef, d, n_samples), scratch(objective.model, T))
+end
+
+"""
+    gradient!(out, objective, flat, U, workspace) -> Bool
+
+Write the objective's gradient into `out`; false if it is not finite (`out` is then unusable).
+"""
+function gradient!(
+    out::AbstractVector{T}, objective::Objective, flat::AbstractVector{T}, U::AbstractMatrix, workspace::Workspace
+) where {T}
+    family, pattern, layout = objective.family, objective.pattern, objective.model.layout
+    points, slopes = workspace.points, workspace.slopes
+    transform!(points, family, layout, pattern, flat, U)
+    log_density_gradient!(slopes, objective.model, points, workspace.scratch)
+    # the squared norm overflows wherever an optimizer's second moment would
+    isfinite(sum(abs2, slopes)) || return false
+    slopes .*= -one(T) / size(U, 2)
+    pullback!(out, family, layout, pattern, flat, U, points, slopes)
+    return objective.energy_only || subtract_entropy_gradient!(out, pattern, flat)
+end
+
+"""Take `1 / C_ii` from the diagonal's gradient; false if that is not finite."""
+function subtract_entropy_gradient!(out::AbstractVector{T}, pattern::ScalePattern, flat::AbstractVector{T}) where {T}
+    d, total = pattern.dim, zero(T)
+    for k in diagonal(pattern)
+        inverse = inv(flat[d + k])
+        total += abs2(inverse)
+        out[d + k] -= inverse
+    end
+    return isfinite(total)
+end
+
+# ---- the ELBO -----------------------------------------------------------------------------------------------------
+const ELBO_CHUNK_BYTES = 2 << 20
+
+"""Points in one cache-sized piece of an ELBO estimate."""
+elbo_chunk(dim::Int, n_samples::Int, ::Type{T}) where {T} = clamp(ELBO_CHUNK_BYTES ÷ (sizeof(T) * dim), 1, n_samples)
+
+"""
+    ElboEstimate(objective, n_samples, T)
+
+Buffers and log densities of an estimate of the ELBO from `n_samples` draws, made piece by piece with `add_piece!`.
+"""
+mutable struct ElboEstimate{A<:AbstractMatrix,S}
+    const values::Vector{Float64}
+    const noise::A
+    const points::A
+    const scratch::S
+    done::Int
+end
+
+function ElboEstimate(objective::Objective, n_samples::Int, ::Type{T}) where {T}
+    d = dim(objective.model.layout)
+    piece() = Matrix{T}(undef, d, elbo_chunk(d, n_samples, T))
+    return ElboEstimate(zeros(n_samples), piece(), piece(), scratch(objective.model, T), 0)
+end
+
+"""
+Add the next piece at the parameters `flat`. The draws depend on the seed and the iteration only, so a trace is the
+same however often it is taken.
+"""
+function add_piece!(estimate::ElboEstimate, objective::Objective, flat::AbstractVector, seed::AbstractString, iteration::Int)
+    chunk = size(estimate.noise, 2)
+    columns = 1:min(chunk, length(estimate.values) - estimate.done)
+    noise, points = @views estimate.noise[:, columns], estimate.points[:, columns]
+    # always the whole buffer: what a generator gives depends on the kind and length of array it fills
+    fill_noise!(generator(seed, ELBO_STREAM, iteration, estimate.done ÷ chunk), objective.family.base, estimate.noise)
+    transform!(points, objective.family, objective.model.layout, objective.pattern, flat, noise)
+    values = @view estimate.values[estimate.done .+ columns]
+    log_density!(values, objective.model, points, estimate.scratch)
+    estimate.done += length(columns)
+    return estimate
+end
+
+"""The ELBO and its Monte Carlo standard error, from the pieces so far."""
+function result(estimate::ElboEstimate, objective::Objective, flat::AbstractVector)
+    values = @view estimate.values[1:(estimate.done)]
     n = length(values)
     mean = sum(values) / n
-    error = sqrt(sum(abs2, values .- mean) / (n - 1) / n)
+    error = sqrt(sum(x -> abs2(x - mean), values) / (n - 1) / n)
     return mean + entropy(objective.family, objective.pattern, flat), error
 end
