@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pyturingvi.array_namespace import namespace_for
+from pyturingvi.array_namespace import namespace_for, to_numpy
 from pyturingvi.engines.base import SUPPORTS, Engine, FitSpec, Outcome
 from pyturingvi.models.base import Model
-from pyturingvi.monitor import RunMonitor
+from pyturingvi.monitor import RunMonitor, Snapshot
 from pyturingvi.optimize.averaging import PolynomialAveraging
-from pyturingvi.optimize.loop import Observer, run_loop
+from pyturingvi.optimize.loop import Observer, Stepper, describe_divergence, run_loop
 from pyturingvi.optimize.noise import GivenNoise, NoiseStream
 from pyturingvi.optimize.objective import Objective
+from pyturingvi.optimize.rules import RuleState
 from pyturingvi.parallel import Workers, available_cores
 
 
@@ -26,6 +28,9 @@ class NumpyEngine(Engine):
 
     def __init__(self, n_threads: int | None = None) -> None:
         self.n_threads = n_threads
+
+    def check_device(self, device: str) -> None:
+        namespace_for(device)
 
     def run(
         self,
@@ -51,4 +56,62 @@ class NumpyEngine(Engine):
                     bound.base, spec.seed, spec.n_samples, model.dim, spec.n_iterations, dtype, xp, workers
                 )
             )
-            return run_loop(objective, rule.start(bound, workers), stream, spec, initial, monitor, averaging, observer)
+            stepper = NumpyStepper(objective, rule.start(bound, workers), stream, spec, averaging)
+            stepper.start(initial, monitor.resume())
+            return run_loop(stepper, spec, monitor, observer, stepper.work)
+
+
+class NumpyStepper(Stepper):
+    """A run of the embedded engine; `work` is updated in place."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        rule: RuleState,
+        noise: NoiseStream | GivenNoise,
+        spec: FitSpec,
+        averaging: PolynomialAveraging | None,
+    ) -> None:
+        self.objective, self.rule, self.noise, self.spec, self.averaging = objective, rule, noise, spec, averaging
+
+    def start(self, initial: np.ndarray, snapshot: Snapshot | None) -> None:
+        """Begin at the flat parameters `initial`, or go on from a snapshot."""
+        bound = self.objective.bound
+        vectors = {"params": initial, "average": initial} if snapshot is None else snapshot.vectors
+        self.done = 0 if snapshot is None else snapshot.iteration
+        self.work = bound.from_flat(vectors["params"])
+        self.average = None if self.averaging is None else bound.from_flat(vectors["average"])
+        if snapshot is not None:
+            for k, slot in enumerate(self.rule.slots):
+                slot[...] = bound.from_flat(vectors[f"slot{k}"])
+        self.gradient = bound.xp.empty_like(self.work)
+
+    def advance(self, last: int) -> bool:
+        if not self.objective.gradient(self.work, self.noise.draw(self.done), self.gradient):
+            return False
+        self.whole = False
+        self.rule.step(self.work, self.gradient, self.done + 1)
+        if self.averaging is not None:
+            self.averaging.update(self.average, self.work, self.done + 1)
+        self.done += 1
+        self.whole = True
+        return True
+
+    def elbo(self, interrupted: Callable[[], bool]) -> tuple[float, float]:
+        best = self.work if self.average is None else self.average
+        return self.objective.elbo(best, self.spec.elbo_samples, self.spec.seed, self.done, interrupted)
+
+    def params(self) -> np.ndarray:
+        return self.objective.bound.flat_on_host(self.work if self.average is None else self.average)
+
+    def snapshot(self) -> Snapshot:
+        on_host = self.objective.bound.flat_on_host
+        vectors = {"params": on_host(self.work)}
+        if self.average is not None:
+            vectors["average"] = on_host(self.average)
+        for k, slot in enumerate(self.rule.slots):
+            vectors[f"slot{k}"] = on_host(slot)
+        return Snapshot(self.done, vectors)
+
+    def divergence(self) -> str:
+        return describe_divergence(to_numpy(self.objective.slopes), self.objective.model)
