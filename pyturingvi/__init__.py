@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pyturingvi.errors import PyTuringVIError
     from pyturingvi.families import FullRank, MeanField, Structured
     from pyturingvi.fitting import fit
+    from pyturingvi.julia_runtime import start_julia
     from pyturingvi.layout import Layout
     from pyturingvi.optimize.averaging import PolynomialAveraging
     from pyturingvi.optimize.rules import SGD, Adam, ProjectedSGD, ProximalSGD
@@ -34,6 +35,7 @@ _WHERE = {
     "list_problems": "problems",
     "load_fit": "result",
     "load_problem": "problems",
+    "start_julia": "julia_runtime",
     "step_decay": "optimize.schedules",
 }
 _MODULES = ("data", "errors", "models")
@@ -57,6 +59,7 @@ __all__ = [
     "load_fit",
     "load_problem",
     "models",
+    "start_julia",
     "step_decay",
 ]
 

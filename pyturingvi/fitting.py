@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.arguments import real_array, whole_number
-from pyturingvi.array_namespace import DTYPES, namespace_for
+from pyturingvi.array_namespace import DTYPES
 from pyturingvi.engines.base import FitSpec, digest, model_digest, select_engine
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.families import Family, get_family
@@ -124,8 +124,8 @@ def fit(
         raise InputError(f"callback must be a function of (iteration, elbo), got {callback!r}.")
     if averaging is not None and not isinstance(averaging, PolynomialAveraging):
         raise InputError(f"averaging must be tv.PolynomialAveraging(...) or None, got {averaging!r}.")
-    runner = select_engine(engine, model, n_threads)
-    namespace_for(device)
+    runner = select_engine(engine, model, n_threads, device)
+    runner.check_device(device)
     path = None if checkpoint is None else check_writable(checkpoint, "checkpoint")
     needed = fit_bytes(
         chosen,

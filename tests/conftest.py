@@ -12,6 +12,29 @@ import pyturingvi as tv
 matplotlib.use("Agg")
 
 
+@pytest.fixture(autouse=True)
+def _only_marked_tests_find_julia(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Tests marked `julia` use the environment that is set up; all others see a machine without one."""
+    from pyturingvi.errors import EngineError
+    from pyturingvi.julia_environment import VARIABLES, examine_environment, find_environment
+
+    if request.node.get_closest_marker("julia") is None:
+        monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path_factory.getbasetemp() / "no-settings"))
+        for name in VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        return
+    try:
+        environment = find_environment()
+    except EngineError as error:
+        pytest.skip(f"no Julia: {error}")
+    if environment is None:
+        pytest.skip("no Julia: none is set up (`pyturingvi setup`)")
+    for problem in examine_environment(environment):
+        pytest.skip(f"no Julia: {problem}")
+
+
 @pytest.fixture
 def gaussian_target() -> GaussianTarget:
     return hierarchical_normal()

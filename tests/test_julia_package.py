@@ -1,21 +1,18 @@
-"""Julia's own tests, run where a Julia environment is named by juliacall's two variables."""
+"""Julia's own tests, run with the Julia environment that is set up."""
 
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "julia"
+from pyturingvi.julia_environment import find_environment, source_directory
 
 
 @pytest.mark.julia
 def test_julias_own_tests_pass() -> None:
-    executable, project = (os.environ.get(f"PYTHON_JULIACALL_{name}") for name in ("EXE", "PROJECT"))
-    if not executable or not project:
-        pytest.skip("no Julia: PYTHON_JULIACALL_EXE and PYTHON_JULIACALL_PROJECT are not both set")
-    code = f'push!(LOAD_PATH, raw"{SOURCE}"); include(raw"{SOURCE / "test" / "runtests.jl"}")'
-    command = [executable, f"--project={project}", "--startup-file=no", "-e", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    environment, source = find_environment(), source_directory()
+    assert environment is not None
+    code = f'push!(LOAD_PATH, raw"{source}"); include(raw"{source / "test" / "runtests.jl"}")'
+    command = [environment.executable, f"--project={environment.project}", "--startup-file=no", "-e", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert "PyTuringVI" in done.stdout

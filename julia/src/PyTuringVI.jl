@@ -35,5 +35,6 @@ include("optimize/averaging.jl")
 include("optimize/objective.jl")
 include("optimize/rules.jl")
 include("optimize/loop.jl")
+include("bridge.jl")
 
 end

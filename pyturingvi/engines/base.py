@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -78,6 +80,10 @@ class Engine(ABC):
     supports: ClassVar[frozenset[str]]
 
     @abstractmethod
+    def check_device(self, device: str) -> None:
+        """Raise an InputError or EngineError unless this engine can run on `device` here and now."""
+
+    @abstractmethod
     def run(
         self, model: Model, spec: FitSpec, initial: np.ndarray, noise: np.ndarray | None, monitor: RunMonitor
     ) -> Outcome:
@@ -86,39 +92,71 @@ class Engine(ABC):
 
 # What one engine can do and another cannot, in one place, and the words for it in an error.
 SUPPORTS: dict[str, frozenset[str]] = {
-    "numpy": frozenset({"bundled", "log-density"}),
-    "julia": frozenset({"bundled"}),
+    "numpy": frozenset({"bundled", "log-density", "cuda"}),
+    "julia": frozenset({"bundled", "turing"}),
 }
-FEATURES = {"bundled": "the bundled models", "log-density": "tv.models.LogDensity, a Python function"}
+FEATURES = {
+    "bundled": "the bundled models",
+    "log-density": "tv.models.LogDensity, a Python function",
+    "turing": "tv.models.Turing, a Turing model in Julia source",
+    "cuda": "device='cuda'",
+}
 
 
-def required_feature(model: Model) -> str:
-    """The feature of `FEATURES` that a model needs."""
-    return "log-density" if model.name == "log_density" else "bundled"
+def required_features(model: Model, device: str = "cpu") -> list[str]:
+    """The features of `FEATURES` that a fit needs."""
+    own = {"log_density": "log-density", "turing": "turing"}.get(model.name, "bundled")
+    return [own, "cuda"] if device == "cuda" else [own]
 
 
-def select_engine(engine: str, model: Model, n_threads: int | None = None) -> Engine:
+def select_engine(engine: str, model: Model, n_threads: int | None = None, device: str = "cpu") -> Engine:
     """The engine for `engine=`: "auto", "numpy" or "julia".
+
+    "auto" is Julia where a usable environment is registered and Julia can do what is asked, else the embedded engine.
 
     Raises
     ------
     EngineError
-        If the named engine is not there or cannot run this model; the message names the engine that can.
+        If the named engine is not there or cannot do what is asked; the message names the engine that can.
     """
     if not isinstance(engine, str) or engine not in ("auto", "numpy", "julia"):
         raise unknown_name("engine", engine, ["auto", "numpy", "julia"])
-    feature = required_feature(model)
-    if engine != "auto" and feature not in SUPPORTS[engine]:
-        able = next(name for name, features in SUPPORTS.items() if feature in features)
-        raise EngineError(f"engine={engine!r} cannot run {FEATURES[feature]}; use engine={able!r}.")
-    if engine == "julia":
-        raise EngineError(
-            "engine='julia': no Julia environment is set up, and this version has no Julia engine yet; "
-            "use engine='numpy'."
-        )
+    needed = required_features(model, device)
+    able = [name for name, features in SUPPORTS.items() if features.issuperset(needed)]
+    if not able:
+        raise EngineError(f"No engine runs {' with '.join(FEATURES[feature] for feature in needed)}; use device='cpu'.")
+    if engine != "auto" and engine not in able:
+        lacking = next(feature for feature in needed if feature not in SUPPORTS[engine])
+        raise EngineError(f"engine={engine!r} cannot run {FEATURES[lacking]}; use engine={able[0]!r}.")
+    if engine == "julia" or (engine == "auto" and "julia" in able and ("numpy" not in able or _julia_is_ready())):
+        from pyturingvi.engines.julia_engine import JuliaEngine
+
+        try:
+            return JuliaEngine()
+        except EngineError as error:
+            if engine == "julia" or "numpy" not in able:
+                raise EngineError(f"engine={engine!r}: {error}") from None
+            warnings.warn(
+                f"Julia is set up but does not start, so the numpy engine is used: {error}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
     from pyturingvi.engines.numpy_engine import NumpyEngine
 
     return NumpyEngine(n_threads)
+
+
+def _julia_is_ready() -> bool:
+    """Whether an environment is registered that nothing seems to speak against, and this thread may use it."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    from pyturingvi.julia_environment import examine_environment, find_environment
+
+    try:
+        environment = find_environment()
+    except EngineError:
+        return False
+    return environment is not None and not examine_environment(environment)
 
 
 def digest(*arrays: Any) -> str:

@@ -1,0 +1,148 @@
+"""The Julia engine: the whole loop inside the bundled Julia package, Python asking in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.engines.base import SUPPORTS, Engine, FitSpec, Outcome
+from pyturingvi.errors import EngineError, InputError
+from pyturingvi.families import Family
+from pyturingvi.julia_runtime import Runtime, start_julia
+from pyturingvi.models.base import Model
+from pyturingvi.monitor import RunMonitor, Snapshot
+from pyturingvi.optimize.averaging import PolynomialAveraging
+from pyturingvi.optimize.loop import Stepper, describe_divergence, run_loop
+from pyturingvi.optimize.rules import Rule
+
+_CHUNK_SECONDS = 0.1  # between two looks at Ctrl-C and the progress bar
+
+
+class JuliaEngine(Engine):
+    """Runs the bundled models and Turing models in Julia."""
+
+    name: ClassVar[str] = "julia"
+    supports: ClassVar[frozenset[str]] = SUPPORTS["julia"]
+
+    def __init__(self) -> None:
+        self.runtime = start_julia()
+
+    def check_device(self, device: str) -> None:
+        if device not in ("cpu", "cuda"):
+            raise InputError(f"Unknown device {device!r}: it must be 'cpu' or 'cuda'.")
+        if device == "cuda":
+            raise EngineError("device='cuda' with engine='julia' is not there yet; use engine='numpy' for a GPU.")
+
+    def run(
+        self, model: Model, spec: FitSpec, initial: np.ndarray, noise: np.ndarray | None, monitor: RunMonitor
+    ) -> Outcome:
+        snapshot = monitor.resume()
+        stepper = JuliaStepper(self.runtime, julia_model(self.runtime, model), model, spec, initial, noise, snapshot)
+        return run_loop(stepper, spec, monitor)
+
+
+class JuliaStepper(Stepper):
+    """A run inside Julia. Its vectors are NumPy's, which Julia updates in place."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        inner: Any,
+        model: Model,
+        spec: FitSpec,
+        initial: np.ndarray,
+        noise: np.ndarray | None,
+        snapshot: Snapshot | None,
+    ) -> None:
+        self._runtime, self._model, self._spec = runtime, model, spec
+        dtype = np.dtype(spec.dtype)
+        names = ["params", *(f"slot{k}" for k in range(spec.rule.n_slots)), *(["average"] if spec.averaging else [])]
+        start = {"params": initial, "average": initial} if snapshot is None else snapshot.vectors
+        self.done = 0 if snapshot is None else snapshot.iteration
+        self._vectors = {
+            name: np.array(start[name], dtype=dtype) if name in start else np.zeros(initial.size, dtype=dtype)
+            for name in names
+        }
+        self._noise = None if noise is None else np.ascontiguousarray(noise)
+        P = runtime.module
+        self._advance, self._estimate, self._elbo = P.advance_session_b, P.estimate_session_b, P.elbo_of_session
+        self._session = runtime.call(
+            P.start_session,
+            inner,
+            julia_family(runtime, spec.family_object),
+            julia_rule(runtime, spec.rule),
+            _stepsize(spec.rule),
+            tuple(self._vectors.values()),
+            None if self._noise is None else self._noise.T,
+            spec.n_samples,
+            spec.elbo_samples,
+            str(spec.seed),
+            PolynomialAveraging(spec.averaging["eta"]).eta if spec.averaging else None,
+            self.done,
+        )
+
+    def advance(self, last: int) -> bool:
+        done = int(self._runtime.call(self._advance, self._session, last, _CHUNK_SECONDS))
+        self.done = done if done >= 0 else -done - 1
+        return done >= 0
+
+    def elbo(self, interrupted: Callable[[], bool]) -> tuple[float, float]:
+        drawn, anew = 0, True
+        while drawn < self._spec.elbo_samples and not (drawn and interrupted()):
+            drawn = int(self._runtime.call(self._estimate, self._session, anew, _CHUNK_SECONDS))
+            anew = False
+        value, error = self._runtime.call(self._elbo, self._session)
+        return float(value), float(error)
+
+    def params(self) -> np.ndarray:
+        return self._vectors["average" if self._spec.averaging else "params"].astype(np.float64)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.done, {name: vector.astype(np.float64) for name, vector in self._vectors.items()})
+
+    def divergence(self) -> str:
+        slopes = self._runtime.to_numpy(self._runtime.call(self._runtime.module.slopes_of_session, self._session))
+        return describe_divergence(slopes, self._model)
+
+
+# ---- what Julia is given ----------------------------------------------------------------------------------
+def julia_model(runtime: Runtime, model: Model) -> Any:
+    """The Julia counterpart of a model, with its data sent over."""
+    P, layout = runtime.module, model.layout
+    if model.name == "turing":
+        return model.julia_model  # type: ignore[attr-defined]
+    state = model.get_state()
+    if model.name == "gaussian":
+        sizes = (layout.n_global, layout.n_local, layout.local_dim)
+        return runtime.call(P.gaussian_model, *sizes, float(state["mean"]), float(state["variance"]))
+    if model.name == "rpoisson":
+        return runtime.call(P.rpoisson_model, state["X"].T, state["y"], state["offset"])
+    if model.name == "irt":
+        signs = np.where(state["responses"] < 0, 0, 2 * state["responses"] - 1).astype(np.int8)
+        return runtime.call(P.irt_model, signs.T)
+    if model.name == "volatility":
+        return runtime.call(P.volatility_model, state["returns"].T)
+    raise EngineError(f"engine='julia' has no model {model.name!r}; use engine='numpy'.")
+
+
+def julia_family(runtime: Runtime, family: Family) -> Any:
+    """The Julia counterpart of a family."""
+    spec = family.base_distribution.spec
+    base, nu = spec if isinstance(spec, tuple) else (spec, float("nan"))
+    return runtime.call(
+        runtime.module.family_named, family.name, base, float(nu), getattr(family, "standardized", True)
+    )
+
+
+def julia_rule(runtime: Runtime, rule: Rule) -> Any:
+    """The Julia counterpart of an update rule, its stepsize left out."""
+    config = rule.config()
+    settings = [float(config[key]) for key in ("beta1", "beta2", "epsilon", "min_scale") if key in config]
+    return runtime.call(runtime.module.rule_named, config["rule"], *settings)
+
+
+def _stepsize(rule: Rule) -> tuple[float, float, int]:
+    config = rule.schedule.config()
+    return (config["initial"], config["factor"], config["every"]) if isinstance(config, dict) else (config, 1.0, 1)

@@ -1,0 +1,207 @@
+"""The one Julia in this process: started once, in the main thread; the only file that imports juliacall."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.errors import EngineError
+from pyturingvi.julia_environment import JuliaEnvironment, examine_environment, find_environment, source_directory
+
+_UUID = "6f0b7c1e-5d0a-4f43-9a8e-2f7d3b1c9e54"  # of PyTuringVI, in julia/Project.toml
+_BEFORE_JULIA = ("torch", "numba")  # their LLVM and OpenMP may crash a Julia that starts after them
+_LONGEST_MESSAGE = 2_000
+
+
+class Runtime:
+    """A started Julia with the bundled package loaded.
+
+    Attributes
+    ----------
+    module : juliacall module
+        The Julia module PyTuringVI.
+    """
+
+    def __init__(self, juliacall: Any, environment: JuliaEnvironment | None) -> None:
+        self._juliacall = juliacall
+        self.environment = environment
+        self._space = juliacall.newmodule("PyTuringVIPython")
+        self._loaded: set[str] = set()
+        load_path = self._space.seval("Base.LOAD_PATH")
+        for place in (environment.project if environment else None, str(source_directory())):
+            # after the active project: packages are found in it first, and in ours what it does not have
+            if place is not None and place not in list(load_path):
+                self._space.seval("push!")(load_path, place)
+        self.module = self._require("PyTuringVI", _UUID)
+        ran = Path(str(self.call(self.seval("pathof"), self.module)))
+        if ran.resolve() != (source_directory() / "src" / "PyTuringVI.jl").resolve():
+            raise EngineError(
+                f"this Julia has loaded another PyTuringVI, from {str(ran)!r}. Restart Python, or remove it from the "
+                "Julia project: pyturingvi runs the Julia code bundled with it."
+            )
+        self._words = self.module.message_of
+        self.seval("using PyTuringVI: PyTuringVI")
+
+    @property
+    def version(self) -> str:
+        """Julia's version."""
+        return str(self.seval("string(VERSION)"))
+
+    def seval(self, code: str) -> Any:
+        """Evaluate Julia code in a module of our own."""
+        return self.call(self._space.seval, code)
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call into Julia; what Julia throws becomes an EngineError with its message and no stack."""
+        try:
+            return function(*args, **kwargs)
+        except self._juliacall.JuliaError as error:
+            raise EngineError(self._message(error)) from None
+
+    def load(self, package: str) -> None:
+        """Load an optional Julia package of the environment, and our extension to it with it."""
+        if package not in self._loaded:
+            from pyturingvi.julia_environment import optional_packages
+
+            self._require(package, dict((name, uuid) for name, uuid, _ in optional_packages())[package])
+            self._loaded.add(package)
+
+    def to_julia(self, array: np.ndarray) -> Any:
+        """A Julia Array of the reversed axes, a copy: (M, d) becomes d x M."""
+        return self.call(self.seval("Array"), np.ascontiguousarray(array).T)
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        """A Julia array as a NumPy array of the reversed axes, sharing memory."""
+        return np.asarray(array).T
+
+    def _require(self, name: str, uuid: str) -> Any:
+        try:
+            return self._space.seval(f'Base.require(Base.PkgId(Base.UUID("{uuid}"), "{name}"))')
+        except self._juliacall.JuliaError as error:
+            raise EngineError(
+                f"the Julia package {name} could not be loaded: {self._message(error)} "
+                "(`pyturingvi doctor` says what is missing)"
+            ) from None
+
+    def _message(self, error: Any) -> str:
+        text = str(self._space.seval("error -> sprint(showerror, error)")(error.exception)).strip()
+        lines = [line for line in text.split("\nStacktrace:")[0].splitlines() if line.strip()]
+        return "Julia: " + "\n".join(lines)[:_LONGEST_MESSAGE]
+
+
+_runtime: Runtime | None = None
+_started_in: int | None = None
+
+
+def start_julia() -> Runtime:
+    """Start Julia and load the bundled package, unless that is done.
+
+    Any fit with `engine="julia"` does it by itself. Call it first, before importing torch or numba, in a program
+    that uses them too.
+
+    Returns
+    -------
+    Runtime
+
+    Raises
+    ------
+    EngineError
+        If no environment is set up, it cannot be used, or this is not the main thread of the process that started
+        Julia.
+    """
+    global _runtime, _started_in
+    if _started_in not in (None, os.getpid()):
+        raise EngineError(
+            "Julia was started before this process was forked, and does not survive that. Start workers with the "
+            "'spawn' method, or with loky, and let each start its own."
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise EngineError("Julia runs in the main thread only; use worker processes in place of threads.")
+    if _runtime is None:
+        environment = check_environment()
+        juliacall = _import_juliacall(environment)
+        _started_in = os.getpid()
+        _runtime = Runtime(juliacall, environment)
+    return _runtime
+
+
+def check_environment() -> JuliaEnvironment | None:
+    """The environment to start with, found usable; None where somebody else's Julia already runs without one.
+
+    Raises
+    ------
+    EngineError
+        With the first problem and what mends it.
+    """
+    environment = find_environment()
+    if environment is None:
+        if _already_started():
+            return None
+        raise EngineError(
+            "no Julia environment is set up. `pyturingvi setup` installs one, and `pyturingvi setup --julia EXE "
+            "--project DIR` registers one of yours; engine='numpy' needs none."
+        )
+    for problem in examine_environment(environment):
+        raise EngineError(str(problem))
+    return environment
+
+
+def _already_started() -> bool:
+    juliacall = sys.modules.get("juliacall")
+    return juliacall is not None and bool(getattr(juliacall, "CONFIG", {}).get("inited"))
+
+
+def _import_juliacall(environment: JuliaEnvironment | None) -> Any:
+    if _already_started():
+        running: Any = sys.modules["juliacall"]
+        active = str(running.CONFIG.get("project"))
+        if environment is not None and Path(active).resolve() != Path(environment.project).resolve():
+            warnings.warn(
+                f"Julia was started by other code with the project {active!r}; pyturingvi looks for its packages there "
+                f"first, then in {environment.project!r}. Call tv.start_julia() before that code to avoid it.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return running
+    early = [name for name in _BEFORE_JULIA if name in sys.modules]
+    if early:
+        warnings.warn(
+            f"{' and '.join(early)} was imported before Julia started, which may crash the process. "
+            "Call tv.start_julia() first.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    if environment is None:
+        raise EngineError("no Julia environment is set up.")
+    probe = environment.probe()
+    names = {
+        "EXE": environment.executable,
+        "PROJECT": environment.project,
+        "LIB": probe.library,
+        "BINDIR": probe.bindir,
+        "AUTOLOAD_IPYTHON_EXTENSION": "no",
+    }
+    before = dict(os.environ)
+    for name, value in names.items():  # juliacall reads them once; what the user has set stays
+        os.environ.setdefault(f"PYTHON_JULIACALL_{name}", value)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch was imported before juliacall")
+            import juliacall
+    except Exception as error:
+        raise EngineError(
+            f"Julia {probe.version} did not start with the project {environment.project!r}: {error}. "
+            "Its own words stand above; `pyturingvi doctor` says what is missing."
+        ) from None
+    finally:
+        for name in names:
+            if f"PYTHON_JULIACALL_{name}" not in before:
+                os.environ.pop(f"PYTHON_JULIACALL_{name}", None)
+    return juliacall
