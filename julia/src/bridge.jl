@@ -10,11 +10,11 @@ function wrap(a::AbstractArray{T,N}) where {T,N}
     return contiguous ? unsafe_wrap(Array, pointer(a), size(a)) : Array{T,N}(a)
 end
 
-# ---- models, by Python's names. Tables arrive with their axes reversed, a row of Python's being a column here. --------
+# ---- models, by Python's names. Tables arrive with their axes reversed: a row in Python is a column here. ------------
 gaussian_model(n_global, n_local, local_dim, mean, variance) =
     IsotropicGaussian(Layout(n_global, n_local, local_dim), mean, variance)
 rpoisson_model(X, y, offset) = RobustPoisson(permutedims(wrap(X)), Vector{Float64}(y), Vector{Float64}(offset))
-irt_model(signs) = ItemResponse(permutedims(wrap(signs)))
+irt_model(signs) = ItemResponse(copy(wrap(signs)))
 volatility_model(returns) = StochasticVolatility(Matrix{Float64}(returns))
 
 # ---- families and rules, by their names in Python -------------------------------------------------------------------

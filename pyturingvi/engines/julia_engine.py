@@ -146,3 +146,14 @@ def julia_rule(runtime: Runtime, rule: Rule) -> Any:
 def _stepsize(rule: Rule) -> tuple[float, float, int]:
     config = rule.schedule.config()
     return (config["initial"], config["factor"], config["every"]) if isinstance(config, dict) else (config, 1.0, 1)
+
+
+def julia_log_density_and_gradient(model: Model, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log densities (M,) and gradients (M, d) of unconstrained points (M, d), as the Julia engine computes them."""
+    runtime = start_julia()
+    inner = julia_model(runtime, model)
+    points = np.ascontiguousarray(points)
+    values, slopes = np.empty(points.shape[0]), np.empty_like(points)
+    runtime.call(runtime.module.log_density_at_b, values, inner, points.T)
+    runtime.call(runtime.module.gradient_at_b, slopes.T, inner, points.T)
+    return values, slopes

@@ -1,12 +1,13 @@
-"""Record log densities and gradients of the Julia models, for the numpy engine to be tested against everywhere.
+"""Record what real Julia runs give, for the numpy engine to be tested against everywhere.
 
-Needs a Julia environment with the dependencies of `julia/Project.toml` and Zygote:
+Needs a Julia environment (`pyturingvi setup`):
 
-    PYTHON_JULIACALL_EXE=... PYTHON_JULIACALL_PROJECT=... python tests/julia_reference/record.py
+    python tests/julia_reference/record.py
 
 Writes `models.npz`: for each model its data, three unconstrained points, Julia's log density at them and Zygote's
-gradient; and `paths.npz`: the flat parameters of each model and family after 200 updates of Adam and of proximal SGD
-along given noise. Under `about` stand the versions and the date.
+gradient of it; and `paths.npz`: for each model and family the flat parameters after 200 updates of Adam and of
+proximal SGD along given noise, and the ELBO trace of the Adam run (4,096 draws an estimate, Julia's own). Under
+`about` stand the versions and the date.
 """
 
 from __future__ import annotations
@@ -18,10 +19,19 @@ from typing import Any
 
 import numpy as np
 
+import pyturingvi as tv
 from pyturingvi.data.simulate import simulate_irt, simulate_rpoisson, simulate_volatility
+from pyturingvi.engines.julia_engine import julia_model
 
 HERE = Path(__file__).parent
-SOURCE = HERE.parent.parent / "julia"
+N_UPDATES, N_SAMPLES, ELBO_EVERY, ELBO_SAMPLES = 200, 2, 50, 4096
+RULES = {"adam": tv.Adam(1e-2), "proximal_sgd": tv.ProximalSGD(1e-4)}
+FAMILIES = {
+    "mean-field": tv.MeanField(),
+    "structured": tv.Structured(),
+    "structured-ns": tv.Structured(standardized=False),
+    "full-rank": tv.FullRank(),
+}
 
 
 def data_of_models() -> dict[str, dict[str, np.ndarray]]:
@@ -35,84 +45,76 @@ def data_of_models() -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def julia_model(jl: Any, name: str, data: dict[str, np.ndarray]) -> Any:
-    """The Julia model on the same data."""
-    P = jl.PyTuringVI
+def python_model(name: str, data: dict[str, np.ndarray]) -> tv.models.Model:
+    """The Python model on these data."""
     if name == "gaussian":
-        return P.IsotropicGaussian(P.Layout(5, 4, 3), 5.0, 0.1)
-    if name == "rpoisson":
-        return P.RobustPoisson(*(jl.Array(data[key]) for key in ("X", "y", "offset")))
-    if name == "irt":
-        r = data["responses"].T
-        return P.ItemResponse(jl.Array(np.where(np.isnan(r), 0.0, 2 * r - 1)))
-    return P.StochasticVolatility(jl.Array(data["returns"].T))
-
-
-N_UPDATES, N_SAMPLES = 200, 2
-STEPSIZES = {"adam": 1e-2, "proximal_sgd": 1e-4}
-
-
-def record_paths(jl: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Flat parameters after `N_UPDATES` updates from m = 0, C = 0.1 I along the same noise."""
-    P = jl.PyTuringVI
-    families = {
-        "mean-field": P.MeanField(),
-        "structured": P.Structured(),
-        "structured-ns": P.Structured(standardized=False),
-        "full-rank": P.FullRank(),
+        return tv.models.IsotropicGaussian(4)
+    kinds = {
+        "rpoisson": tv.models.RobustPoisson,
+        "irt": tv.models.ItemResponse,
+        "volatility": tv.models.StochasticVolatility,
     }
-    start = jl.seval(
-        "(o, s) -> (x = zeros(o.pattern.dim + length(o.pattern.rowval));"
-        " x[o.pattern.dim .+ PyTuringVI.diagonal(o.pattern)] .= s; x)"
-    )
-    run = jl.seval("(x, o, r, s, noise) -> PyTuringVI.run!(x, o, r, fill(s, size(noise, 3)), noise)")
+    return kinds[name](**data)
+
+
+def record_models(runtime: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Julia's vectorized log density and Zygote's gradient of it, at three points of each model."""
+    value_of = runtime.seval("(model, x) -> PyTuringVI.log_density(model, x)")
+    slope_of = runtime.seval("(model, x) -> only(Zygote.gradient(p -> sum(PyTuringVI.log_density(model, p)), x))")
+    arrays: dict[str, np.ndarray] = {}
+    for name, data in data_of_models().items():
+        model = python_model(name, data)
+        points = 0.5 * rng.standard_normal((3, model.dim))
+        inner, columns = julia_model(runtime, model), runtime.to_julia(points)
+        arrays |= {f"{name}.data.{key}": value for key, value in data.items()}
+        arrays[f"{name}.points"] = points
+        arrays[f"{name}.log_density"] = np.array(runtime.call(value_of, inner, columns))
+        arrays[f"{name}.gradient"] = np.array(runtime.to_numpy(runtime.call(slope_of, inner, columns)))
+    return arrays
+
+
+def record_paths(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Flat parameters after `N_UPDATES` updates from m = 0, C = 0.1 I along the same noise, and ELBO traces."""
     paths: dict[str, np.ndarray] = {}
     for name, data in data_of_models().items():
-        model = julia_model(jl, name, data)
-        noise = rng.standard_normal((N_UPDATES, N_SAMPLES, int(P.dim(model.layout)))).astype(np.float32)
+        model = python_model(name, data)
+        noise = rng.standard_normal((N_UPDATES, N_SAMPLES, model.dim)).astype(np.float32)
         paths[f"{name}.noise"] = noise  # float32 keeps the file small; both sides compute in float64
-        for family_name, family in families.items():
-            for rule_name, stepsize in STEPSIZES.items():
-                rule = getattr(P, rule_name)(stepsize)
-                objective = P.Objective(model, family, energy_only=rule.energy_only)
-                flat = start(objective, 0.1)
-                made = run(flat, objective, rule, stepsize, jl.Array(noise.astype(float).transpose(2, 1, 0)))
-                assert made == N_UPDATES, (name, family_name, rule_name, made)
-                paths[f"{name}.{family_name}.{rule_name}"] = np.array(flat)
-                print(name, family_name, rule_name, flush=True)
+        for family_name, family in FAMILIES.items():
+            for rule_name, rule in RULES.items():
+                fit = tv.fit(
+                    model,
+                    family,
+                    rule,
+                    n_iterations=N_UPDATES,
+                    n_samples=N_SAMPLES,
+                    noise=noise.astype(float),
+                    elbo_every=ELBO_EVERY,
+                    elbo_samples=ELBO_SAMPLES,
+                    engine="julia",
+                    progress=False,
+                )
+                assert (fit.status, fit.n_updates) == ("completed", N_UPDATES), (name, family_name, rule_name)
+                paths[f"{name}.{family_name}.{rule_name}"] = fit.params
+                if rule_name == "adam":
+                    paths[f"{name}.{family_name}.elbo"] = fit.elbo[["iteration", "elbo", "std_error"]].to_numpy()
     return paths
 
 
 def main() -> None:
-    from juliacall import Main as jl
-
-    jl.seval(f'push!(LOAD_PATH, raw"{SOURCE}")')
-    jl.seval("using PyTuringVI, Zygote")
-    value_of = jl.seval("(model, x) -> PyTuringVI.log_density(model, x)")
-    slope_of = jl.seval("(model, x) -> Zygote.gradient(p -> sum(PyTuringVI.log_density(model, p)), x)[1]")
+    runtime = tv.start_julia()
+    runtime.seval("using PyTuringVI: Zygote")
     rng = np.random.default_rng(0)
-    arrays: dict[str, np.ndarray] = {}
-    for name, data in data_of_models().items():
-        model = julia_model(jl, name, data)
-        points = 0.5 * rng.standard_normal((3, int(jl.PyTuringVI.dim(model.layout))))
-        columns = jl.Array(points.T)
-        for key, value in data.items():
-            arrays[f"{name}.data.{key}"] = value
-        arrays[f"{name}.points"] = points
-        arrays[f"{name}.log_density"] = np.array(value_of(model, columns))
-        arrays[f"{name}.gradient"] = np.array(slope_of(model, columns)).T
-    paths = record_paths(jl, rng)
+    arrays, paths = record_models(runtime, rng), record_paths(rng)
     about = {
-        "julia": str(jl.VERSION),
-        "zygote": str(jl.seval("pkgversion(Zygote)")),
-        "pyturingvi.jl": str(jl.seval("pkgversion(PyTuringVI)")),
+        "julia": runtime.version,
+        "zygote": str(runtime.seval("string(pkgversion(Zygote))")),
+        "pyturingvi.jl": str(runtime.seval("string(pkgversion(PyTuringVI))")),
         "numpy": np.__version__,
         "date": str(datetime.date.today()),
     }
-    arrays["about"] = np.array(json.dumps(about))
-    paths["about"] = arrays["about"]
-    np.savez_compressed(HERE / "models.npz", **arrays)
-    np.savez_compressed(HERE / "paths.npz", **paths)
+    for name, content in (("models", arrays), ("paths", paths)):
+        np.savez_compressed(HERE / f"{name}.npz", **content, about=np.array(json.dumps(about)))
     print(about)
 
 
