@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sweep_targets import LAYOUT, Normal, files, normal
+from sweep_targets import LAYOUT, files, normal
 
 import pyturingvi as tv
 from pyturingvi.archive import read_archive
@@ -663,8 +663,3 @@ def test_importing_the_package_imports_no_workers() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True, timeout=60
     )
     assert told.stdout.split() == ["False", "False"]
-
-
-def test_a_target_for_workers_is_harmless_here(tmp_path: Path) -> None:
-    target = Normal("kill", tmp_path, after=0)
-    assert target(np.ones((2, 5)))[0].tolist() == [-2.5, -2.5]

@@ -88,6 +88,12 @@ class SweepFolder:
         whole = found["status"] in FINISHED and found["settings"] == settings
         return whole and (keep == "trace" or self.fit_file(name).is_file())
 
+    def _has_result(self, name: str) -> bool:
+        try:
+            return read_cell(self.cell_file(name))["status"] in FINISHED
+        except OutputError:
+            return False
+
     def publish(self, name: str, target: Path, text: str) -> None:
         """Put a text file in its place, whole; what a kill leaves half-written lies in the cell's scratch folder."""
 
@@ -112,12 +118,13 @@ class SweepFolder:
 
     def tidy(self) -> None:
         """Remove empty folders and what calls that were killed have left."""
-        for call in _listed(self.calls):
-            lock = FileLock(call / "lock")
+        leftover = [path for path in _listed(self.work) if self._has_result(path.name)]
+        for place in [*_listed(self.calls), *leftover]:
+            lock = FileLock(place / "lock")
             with suppress(Timeout, OSError, NotImplementedError):
                 lock.acquire(blocking=False)
                 lock.release()
-                shutil.rmtree(call, ignore_errors=True)
+                shutil.rmtree(place, ignore_errors=True)
         for place in (self.fits, self.models, self.timings, self.work, self.calls):
             with suppress(OSError):
                 place.rmdir()

@@ -66,10 +66,17 @@ def run_cell(task: Task) -> Report:
     going_on = _GoingOn(folder.calls / task.token)
     if not going_on():
         return Report(task.name, "stopped")
+    _orphanage.working = True
+    try:
+        return _run_locked(task, folder, going_on)
+    finally:
+        _orphanage.working = False
+
+
+def _run_locked(task: Task, folder: SweepFolder, going_on: Callable[[], bool]) -> Report:
     lock = CellLock(folder.scratch(task.name))
     if not lock.acquire():
         return Report(task.name, "busy")
-    _orphanage.working = True
     try:
         if folder.is_done(task.name, task.settings, task.keep):  # by another sweep, just now
             report = Report(task.name, "done", "elsewhere")
@@ -77,7 +84,6 @@ def run_cell(task: Task) -> Report:
             report = _run(task, folder, lock, going_on)
     finally:
         lock.release()
-        _orphanage.working = False
     if report.outcome == "done" or (report.outcome == "failed" and not _checkpoint(folder, task.name).exists()):
         folder.clear_scratch(task.name)
     return report
