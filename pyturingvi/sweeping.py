@@ -102,9 +102,10 @@ def sweep(
     if to_do:
         workers = given or LocalWorkers(min(n_workers or _default_workers(n_threads), len(to_do)), n_threads)
         bar = SweepProgress(len(cells), len(cells) - len(to_do), progress)
+        new = {cell.name for cell in to_do}
         for cell in cells:
             seconds = read_timing(folder.timing_file(cell.name)).get("seconds")
-            if seconds is not None and cell not in to_do:
+            if seconds is not None and cell.name not in new:
                 bar.learn(cell.cost, seconds, earlier=True)
         with DeferredInterrupt() as interrupt:
             interrupted = _Run(folder, workers, bar, interrupt, keep, n_threads).work_off(to_do)
@@ -242,6 +243,8 @@ class _Run:
         self.bar.count("failed")
 
     def _show(self) -> None:
+        if not self.bar.is_due():
+            return
         now = time.monotonic()
         waiting = [cell.cost for cell in self.waiting] + [cell.cost for _, cell in self.elsewhere]
         if self.workers.n_parallel is None:  # nobody tells which of them have begun

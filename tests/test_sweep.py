@@ -638,10 +638,11 @@ def test_the_expected_cost_grows_with_what_takes_time(isotropic: Any, poisson: A
     def cost(**changes: Any) -> float:
         return read_grid({"model": poisson, **SMALL, **changes})[0].cost
 
-    assert cost(n_iterations=120) == pytest.approx(2 * cost(), rel=0.3)
+    assert cost(n_iterations=600) == pytest.approx(10 * cost(), rel=0.1)
     assert cost(family="full-rank") > cost(family="structured") > cost(family="mean-field")
-    assert cost(n_samples=400) > 2 * cost()
-    assert cost(elbo_samples=16_000) > 2 * cost()
+    assert cost(n_samples=400) > 10 * cost()
+    assert cost(elbo_samples=16_000) > 10 * cost()
+    assert cost(model=isotropic) < cost()
 
 
 def test_the_bar_counts_cells_and_what_became_of_them(

@@ -251,7 +251,6 @@ def test_dask_runs_it_to_the_same_files(dask_client: Any, tmp_path: Path, undist
     assert os.getpid() not in pids
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Dask's, of the connection that broke
 def test_dask_with_a_worker_killed_in_the_middle(dask_client: Any, tmp_path: Path) -> None:
     grid = kill_grid(tmp_path / "marks", times=1)
     found = tv.sweep(grid, dask_client.get_executor(), out=tmp_path / "out", progress=False)

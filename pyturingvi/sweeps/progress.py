@@ -80,12 +80,15 @@ class SweepProgress:
         left = [max(rate * cost - since, 0.0) for cost, since in running]
         return max((sum(later) + sum(left)) / n_parallel, max(later, default=0.0), max(left, default=0.0))
 
+    def is_due(self) -> bool:
+        """Whether to draw the bar anew: once a second."""
+        return self._bar is not None and time.monotonic() - self._shown >= 1.0
+
     def show(self, seconds_left: float | None, n_elsewhere: int) -> None:
-        """Draw the bar anew, at most once a second."""
-        now = time.monotonic()
-        if self._bar is None or now - self._shown < 1.0:
+        """Draw the bar anew."""
+        if self._bar is None:
             return
-        self._shown = now
+        self._shown = time.monotonic()
         words = [f"{count} {status}" for status, count in sorted(self._counts.items()) if status != "completed"]
         if n_elsewhere:
             words.append(f"{n_elsewhere} held by another sweep")
