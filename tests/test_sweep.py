@@ -333,10 +333,15 @@ class Moody:
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
-        self.gradients = 0
+        self.seen: list[int] = []  # appending is atomic, for tests with threads
+
+    @property
+    def gradients(self) -> int:
+        """Gradients asked for, of M = 4 points."""
+        return self.seen.count(4)
 
     def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self.gradients += len(points) == 4
+        self.seen.append(len(points))
         if self.error is not None and self.gradients > 30:
             raise self.error
         return normal(points)
@@ -356,7 +361,7 @@ def test_a_failed_cell_is_recorded_while_others_go_on_and_is_tried_again(
     moody = Moody()
     grid = {"model": [tv.models.LogDensity(moody, LAYOUT), isotropic], **SMALL}
     run(grid, executor, tmp_path / "calm")
-    moody.error, moody.gradients = error, 0
+    moody.error, moody.seen = error, []
     found = run(grid, executor, tmp_path / "out")
     frame = found.frame().set_index("model")
     assert list(frame["status"]) == ["failed", "completed"]
@@ -366,7 +371,7 @@ def test_a_failed_cell_is_recorded_while_others_go_on_and_is_tried_again(
     assert (found.status, found.counts["failed"]) == ("incomplete", 1)
     timing = json.loads((tmp_path / "out" / "timings" / f"{found.cells[0]}.json").read_text())
     assert "in __call__" in timing["traceback"]
-    moody.error, moody.gradients = None, 0
+    moody.error, moody.seen = None, []
     assert run(grid, executor, tmp_path / "out").status == "completed"
     assert moody.gradients == 30  # it went on from where it failed
     assert files(tmp_path / "out") == files(tmp_path / "calm")
@@ -415,7 +420,7 @@ def test_a_checkpoint_is_gone_on_from(executor: Any, tmp_path: Path) -> None:
     scratch.mkdir(parents=True)
     tv.fit(model, **{**SMALL, "n_iterations": 42}, progress=False, checkpoint=scratch / "checkpoint.npz")
     assert read_archive(scratch / "checkpoint.npz", "checkpoint", "test")[0]["iteration"] == 42
-    moody.gradients = 0
+    moody.seen = []
     run(grid, executor, tmp_path / "b")
     assert moody.gradients == 60 - 42
     assert files(tmp_path / "a") == files(tmp_path / "b")
@@ -436,7 +441,7 @@ def test_two_sweeps_on_one_folder_share_the_work(tmp_path: Path) -> None:
             counts.append(run(grid, pool, tmp_path / "out", keep="fit").counts["completed"])
 
     threads = [threading.Thread(target=call) for _ in range(2)]
-    moody.gradients = 0
+    moody.seen = []
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -632,6 +637,24 @@ def test_the_time_left_goes_by_the_expected_cost_not_by_the_count() -> None:
     assert bar.seconds_left([20.0] * 8, [(20.0, 30.0)], 2) == pytest.approx((320.0 + 10.0) / 2)
     assert bar.seconds_left([], [(20.0, 30.0), (1.0, 99.0)], 2) == pytest.approx(10.0)  # no less than the longest
     assert [duration(x) for x in (5.2, 99, 130, 5900, 9000)] == ["5 s", "99 s", "2 min", "98 min", "2.5 h"]
+
+
+def test_cells_of_this_call_and_of_earlier_ones_tell_how_long_the_others_take(
+    isotropic: Any, executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bars: list[SweepProgress] = []
+
+    def keep_bar(*arguments: Any) -> SweepProgress:
+        bars.append(SweepProgress(*arguments))
+        return bars[-1]
+
+    monkeypatch.setattr("pyturingvi.sweeping.SweepProgress", keep_bar)
+    grid = {"model": isotropic, **SMALL}
+    cost = read_grid(grid)[0].cost
+    run({**grid, "seed": range(2)}, executor, tmp_path)
+    seconds = run({**grid, "seed": range(4)}, executor, tmp_path).frame()["seconds"]
+    assert bars[0].seconds_left([cost], [], 1) == pytest.approx(seconds[:2].mean())
+    assert bars[1].seconds_left([cost], [], 1) == pytest.approx(seconds.mean())
 
 
 def test_the_expected_cost_grows_with_what_takes_time(isotropic: Any, poisson: Any) -> None:

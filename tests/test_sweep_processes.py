@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -207,8 +208,6 @@ def test_each_worker_boots_once_and_n_of_them_share_the_cells(tmp_path: Path, mo
     booted = Counter(path.name.split("-")[1] for path in boots.iterdir())
     assert set(booted.values()) == {1}
     assert len(booted) == 2
-    import json
-
     pids = {json.loads((tmp_path / "out" / "timings" / f"{name}.json").read_text())["pid"] for name in found.cells}
     assert pids == {int(pid) for pid in booted}
     assert os.getpid() not in pids
@@ -225,6 +224,18 @@ def test_the_pool_of_the_standard_library(poisson: Any, tmp_path: Path) -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         found = tv.sweep({"model": poisson, **SMALL}, pool, out=tmp_path, progress=False)
     assert found.status == "completed"
+
+
+def test_submitit_runs_it_as_jobs(tmp_path: Path) -> None:
+    """Its local executor stands for Slurm: a process a job, and results through files."""
+    submitit = pytest.importorskip("submitit")
+    jobs = submitit.AutoExecutor(folder=tmp_path / "jobs", cluster="local")
+    jobs.update_parameters(timeout_min=2)
+    grid = {"model": tv.models.IsotropicGaussian(3), "seed": range(2), **SMALL}
+    found = tv.sweep(grid, jobs, out=tmp_path / "out", progress=False)
+    assert found.status == "completed"
+    local(grid, tmp_path / "local")
+    assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
 # ---- Dask ----------------------------------------------------------------------------------------------------
@@ -244,8 +255,6 @@ def test_dask_runs_it_to_the_same_files(dask_client: Any, tmp_path: Path, undist
     found = tv.sweep(slow_grid(), dask_client.get_executor(), out=tmp_path, keep="fit", progress=False)
     assert found.status == "completed"
     assert files(tmp_path) == undisturbed
-    import json
-
     pids = {json.loads(path.read_text())["pid"] for path in (tmp_path / "timings").iterdir()}
     assert len(pids) == 2
     assert os.getpid() not in pids

@@ -39,7 +39,7 @@ class LocalWorkers:
             worker = self._idle.pop() if self._idle else self._start()
             try:
                 future = worker.submit(run_cell, task)
-            except concurrent.futures.BrokenExecutor:  # it died while it had nothing to do
+            except concurrent.futures.BrokenExecutor:  # it died over its last cell, or with nothing to do
                 worker.shutdown(wait=True, kill_workers=True)
                 continue
             self._at_work[future] = worker
@@ -51,12 +51,8 @@ class LocalWorkers:
         return ProcessPoolExecutor(1, env=self._env, initializer=start_local_worker, initargs=(os.getpid(),))
 
     def settle(self, future: Any) -> None:
-        """Take the worker of a finished future back, or bury it."""
-        worker = self._at_work.pop(future)
-        if isinstance(future.exception(), concurrent.futures.BrokenExecutor):
-            worker.shutdown(wait=True, kill_workers=True)
-        else:
-            self._idle.append(worker)
+        """Take the worker of a finished future back; if it died over it, `submit` will notice."""
+        self._idle.append(self._at_work.pop(future))
 
     def close(self, kill: bool) -> None:
         """End the processes."""
