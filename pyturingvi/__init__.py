@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyturingvi.optimize.schedules import step_decay
     from pyturingvi.problems import list_problems, load_problem
     from pyturingvi.result import Fit, load_fit
+    from pyturingvi.sweeping import sweep
+    from pyturingvi.sweeps.result import SweepResult, load_sweep
 
 # Loaded on first use, so that importing the package imports no heavy library.
 _WHERE = {
@@ -30,13 +32,16 @@ _WHERE = {
     "ProximalSGD": "optimize.rules",
     "PyTuringVIError": "errors",
     "SGD": "optimize.rules",
+    "SweepResult": "sweeps.result",
     "Structured": "families",
     "fit": "fitting",
     "list_problems": "problems",
     "load_fit": "result",
     "load_problem": "problems",
     "start_julia": "julia_runtime",
+    "load_sweep": "sweeps.result",
     "step_decay": "optimize.schedules",
+    "sweep": "sweeping",
 }
 _MODULES = ("data", "errors", "models")
 
@@ -52,15 +57,18 @@ __all__ = [
     "ProximalSGD",
     "PyTuringVIError",
     "Structured",
+    "SweepResult",
     "data",
     "errors",
     "fit",
     "list_problems",
     "load_fit",
     "load_problem",
+    "load_sweep",
     "models",
     "start_julia",
     "step_decay",
+    "sweep",
 ]
 
 

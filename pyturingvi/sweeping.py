@@ -1,0 +1,271 @@
+"""`sweep()`: many fits, each a cell with a file of its own, on the cores of this machine or on a cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from typing import Any
+
+from pyturingvi.arguments import whole_number
+from pyturingvi.errors import OutputError, unknown_name
+from pyturingvi.interrupts import DeferredInterrupt
+from pyturingvi.memory import available_memory
+from pyturingvi.sweeps.folder import Call, SweepFolder, read_timing, store_model
+from pyturingvi.sweeps.grid import Cell, read_grid
+from pyturingvi.sweeps.pools import GivenExecutor, LocalWorkers, cancel, result_of, wait_for_some
+from pyturingvi.sweeps.progress import SweepProgress
+from pyturingvi.sweeps.result import SweepResult, collect
+from pyturingvi.sweeps.worker import Report, Task, write_failure
+
+MAX_LOSSES = 3  # a cell that has cost so many workers their lives is given up
+_POLL_SECONDS = 0.2
+_GRACE_SECONDS = 30.0
+
+
+def sweep(
+    grid: Any,
+    executor: Any = None,
+    *,
+    out: str | os.PathLike[str],
+    n_workers: int | None = None,
+    n_threads: int = 1,
+    keep: str = "trace",
+    progress: bool = True,
+) -> SweepResult:
+    """Fit every cell of a grid; a call that was killed, or had failures, goes on when it is repeated.
+
+    A cell's file is named by its settings and written whole when the cell is done, so a call runs only what has no
+    file yet; cells of several grids may share a folder, and several calls may run on it at the same time. A cell
+    that is cut off leaves a checkpoint and goes on from there, to the numbers of an undisturbed run. A diverged cell
+    is a result. An error in a cell (or `MAX_LOSSES` dead workers over it) is recorded as "failed" while the others
+    go on, and tried again at the next call.
+
+    Parameters
+    ----------
+    grid : mapping, or list of mappings
+        Setting -> value, or a list (tuple, range, 1-D array) of values; the cells are all combinations. A list of
+        mappings is the union of theirs. `model` is a problem's name (with `data_dir`, `simulated` and `data_seed` as
+        in `tv.load_problem`) or a model; the rest are arguments of `tv.fit`, with its defaults: `family`,
+        `optimizer`, `n_iterations`, `n_samples`, `elbo_every`, `elbo_samples`, `init_location`, `init_scale`, `seed`,
+        `engine`, `device`, `dtype`, `averaging`. `stepsize` replaces that of `optimizer`, which may then be a name:
+        "adam", "sgd", "proximal-sgd", "projected-sgd".
+    executor : optional
+        Anything with the `submit` of `concurrent.futures`: Dask's `client.get_executor()`, a submitit executor, an
+        MPI pool. It gets all cells at once, and its workers must see `out` under the same path. By default the cells
+        run in processes of this machine (loky), the costliest first, as many at a time as fit in memory.
+    out : path
+        Folder of the sweep; made if it is not there.
+    n_workers : int, optional
+        Local processes; by default one for each `n_threads` physical cores. Each starts its engine once.
+    n_threads : int
+        Threads of each fit; the numbers do not depend on it.
+    keep : {"trace", "fit"}
+        "trace" keeps the ELBO trace and how the fit ended; "fit" also the whole fit (parameters and data), which
+        `SweepResult.fit` reads.
+    progress : bool
+        Show cells done and the time left, as finished cells and the expected cost of the others tell it.
+
+    Returns
+    -------
+    SweepResult
+        With `frame()`, `traces()`, `status`. After Ctrl-C it holds what is done, with the status "interrupted"; cells
+        at work write their checkpoints at their next ELBO estimate, and a second Ctrl-C ends them at once.
+
+    Raises
+    ------
+    InputError, DataError, OutputError, EngineError
+        Before any work, for a grid or an argument that cannot be used. EngineError and OutputError also in the
+        middle, for an executor that takes no more cells or whose workers do not see `out`.
+
+    Notes
+    -----
+    The folder: `cells/NAME.json` and `fits/NAME.npz` are the same, byte for byte, however often a sweep was killed on
+    its way. What differs from run to run (start, seconds, host, tracebacks) is in `timings/NAME.json`. `work/` and
+    `calls/` hold locks and checkpoints, and are gone when all is done.
+
+    Examples
+    --------
+    >>> grid = {"model": "rpoisson-small", "family": ["mean-field", "structured"], "stepsize": [1e-3, 1e-2]}
+    >>> table = tv.sweep({**grid, "seed": range(5)}, out="runs").frame()  # doctest: +SKIP
+    """
+    if keep not in ("trace", "fit"):
+        raise unknown_name("keep", keep, ["trace", "fit"])
+    n_threads = whole_number("n_threads", n_threads, 1)
+    n_workers = None if n_workers is None else whole_number("n_workers", n_workers, 1)
+    given = None if executor is None else GivenExecutor(executor)
+    cells = read_grid(grid, resolve_engine=given is None)
+    folder = SweepFolder.create(out)
+    wanted = {cell.name: cell.settings for cell in cells}
+    to_do = [cell for cell in cells if not folder.is_done(cell.name, cell.settings, keep)]
+    interrupted = False
+    if to_do:
+        workers = given or LocalWorkers(min(n_workers or _default_workers(n_threads), len(to_do)), n_threads)
+        bar = SweepProgress(len(cells), len(cells) - len(to_do), progress)
+        new = {cell.name for cell in to_do}
+        for cell in cells:
+            seconds = read_timing(folder.timing_file(cell.name)).get("seconds")
+            if seconds is not None and cell.name not in new:
+                bar.learn(cell.cost, seconds, earlier=True)
+        with DeferredInterrupt() as interrupt:
+            interrupted = _Run(folder, workers, bar, interrupt, keep, n_threads).work_off(to_do)
+    folder.tidy()
+    return collect(folder, wanted, interrupted)
+
+
+def _default_workers(n_threads: int) -> int:
+    from loky import cpu_count
+
+    return max(1, int(cpu_count(only_physical_cores=True)) // n_threads)
+
+
+class _Run:
+    """One call at work: who waits, who runs, who was lost."""
+
+    def __init__(
+        self,
+        folder: SweepFolder,
+        workers: LocalWorkers | GivenExecutor,
+        bar: SweepProgress,
+        interrupt: DeferredInterrupt,
+        keep: str,
+        n_threads: int,
+    ) -> None:
+        self.folder, self.workers, self.bar, self.interrupt = folder, workers, bar, interrupt
+        self.keep, self.n_threads = keep, n_threads
+        self.waiting: list[Cell] = []
+        self.elsewhere: list[tuple[float, Cell]] = []  # cells that another sweep holds, and when to look again
+        self.running: dict[Any, tuple[Cell, float]] = {}
+        self.losses: Counter[str] = Counter()
+        self.memory = available_memory() if isinstance(workers, LocalWorkers) else None
+
+    def work_off(self, cells: list[Cell]) -> bool:
+        """Run the cells; True if Ctrl-C ended it."""
+        self.waiting = sorted(cells, key=lambda cell: -cell.cost)
+        self.call = Call(self.folder)
+        whole = False
+        try:
+            self.files = {
+                digest: store_model(self.folder, self.call, model, digest)
+                for digest, model in {cell.settings["model_digest"]: cell.model for cell in cells}.items()
+            }
+            while (self.waiting or self.elsewhere or self.running) and not self.interrupt.requested:
+                self._look_elsewhere()
+                self._hand_out()
+                if not self.running and not self.waiting:
+                    time.sleep(_POLL_SECONDS)
+                self._collect(_POLL_SECONDS)
+                self._show()
+            whole = not (self.waiting or self.elsewhere or self.running)
+            if not whole:
+                self._stop()
+        finally:
+            self.call.close()
+            self.workers.close(kill=not whole)
+            self.bar.close()
+        return not whole
+
+    # ---- handing out ----------------------------------------------------------------------------------------
+    def _hand_out(self) -> None:
+        while self.workers.has_room():
+            cell = self._next()
+            if cell is None:
+                return
+            self.waiting.remove(cell)
+            file = self.files[cell.settings["model_digest"]]
+            task = Task(
+                out=str(self.folder.root),
+                token=self.call.token,
+                name=cell.name,
+                settings=cell.settings,
+                init_location=cell.init_location,
+                model=cell.model if file is None else file.name,
+                keep=self.keep,
+                n_threads=self.n_threads,
+            )
+            self.running[self.workers.submit(task)] = (cell, time.monotonic())
+
+    def _next(self) -> Cell | None:
+        """The costliest cell that fits in memory beside those at work; alone, any may try."""
+        if self.memory is None or not self.running:
+            return self.waiting[0] if self.waiting else None
+        free = self.memory - sum(cell.n_bytes for cell, _ in self.running.values())
+        return next((cell for cell in self.waiting if cell.n_bytes <= free), None)
+
+    def _look_elsewhere(self) -> None:
+        now = time.monotonic()
+        due = [cell for when, cell in self.elsewhere if when <= now]
+        self.elsewhere = [(when, cell) for when, cell in self.elsewhere if when > now]
+        for cell in due:
+            if self.folder.is_done(cell.name, cell.settings, self.keep):
+                self.bar.count("done by another sweep")
+            else:
+                self.waiting.append(cell)
+
+    # ---- taking in ------------------------------------------------------------------------------------------
+    def _collect(self, seconds: float) -> None:
+        for future in wait_for_some(self.running, seconds):
+            cell, _ = self.running.pop(future)
+            report = result_of(future)
+            self.workers.settle(future)
+            self._take_in(cell, report)
+
+    def _take_in(self, cell: Cell, report: Report | Exception) -> None:
+        if isinstance(report, Report) and report.outcome == "unseen":
+            raise OutputError(
+                f"out: a worker does not see the folder {str(self.folder.root)!r}; give one that all workers share, "
+                "under the same path."
+            )
+        if isinstance(report, Report) and report.outcome in ("done", "failed"):
+            if report.status == "elsewhere":
+                self.bar.count("done by another sweep")
+                return
+            self.bar.count(report.status)
+            if report.outcome == "done":
+                self.bar.learn(cell.cost, report.seconds)
+        elif isinstance(report, Report) and report.outcome == "busy":
+            self.elsewhere.append((time.monotonic() + 1.0, cell))
+        else:
+            why = "it found the sweep ended" if isinstance(report, Report) else f"{type(report).__name__}: {report}"
+            self._lose(cell, why)
+
+    def _lose(self, cell: Cell, why: str) -> None:
+        self.losses[cell.name] += 1
+        if self.losses[cell.name] < MAX_LOSSES:
+            self.bar.tell(f"a worker was lost over {cell.name}, which is tried again")
+            self.waiting.append(cell)
+            return
+        message = f"Its worker was lost {MAX_LOSSES} times, the last time so: {why}"
+        try:
+            write_failure(self.folder, cell.name, cell.settings, "WorkerLost", message)
+        except OSError as error:
+            raise OutputError(f"out: cannot write in {str(self.folder.root)!r}: {error.strerror or error}.") from error
+        self.bar.count("failed")
+
+    def _show(self) -> None:
+        if not self.bar.is_due():
+            return
+        now = time.monotonic()
+        waiting = [cell.cost for cell in self.waiting] + [cell.cost for _, cell in self.elsewhere]
+        if self.workers.n_parallel is None:  # nobody tells which of them have begun
+            waiting += [cell.cost for cell, _ in self.running.values()]
+            left = self.bar.seconds_left(waiting, [], self.bar.parallelism)
+        else:
+            running = [(cell.cost, now - since) for cell, since in self.running.values()]
+            left = self.bar.seconds_left(waiting, running, self.workers.n_parallel)
+        self.bar.show(left, len(self.elsewhere))
+
+    # ---- ending ---------------------------------------------------------------------------------------------
+    def _stop(self) -> None:
+        """End in good order: cells at work write their checkpoints at their next ELBO estimate."""
+        self.bar.tell("stopping; running cells write their checkpoints (Ctrl-C again to stop at once)")
+        self.call.close()
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for future in list(self.running):
+            if getattr(future, "running", None) is not None:
+                cancel(future)
+        while self.running and time.monotonic() < deadline:
+            for future in wait_for_some(self.running, _POLL_SECONDS):
+                del self.running[future]
+        for future in self.running:
+            cancel(future)

@@ -1,0 +1,311 @@
+"""A sweep's folder: one file a cell, written whole, and everything temporary apart from it.
+
+`cells/NAME.json` holds a cell's settings, status and numbers, and nothing that differs from run to run: the same cell
+gives the same bytes. `fits/NAME.npz` (keep="fit") is equally reproducible. `timings/NAME.json` says when, where and
+how long. `models/` holds each model once, for the workers. `work/NAME/` has the lock, the checkpoint and half-written
+files of a cell that is not done, `calls/TOKEN/` exists while a call of `tv.sweep` runs; both are gone at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
+
+from pyturingvi.archive import damaged, join_state, read_archive, split_state, write_archive
+from pyturingvi.engines.base import model_digest
+from pyturingvi.errors import InputError, OutputError
+from pyturingvi.models import Model, model_class
+from pyturingvi.paths import as_path, check_writable, write_atomically
+
+FINISHED = ("completed", "diverged")  # what need not be run again
+_KIND, _MODEL_KIND, _FORMAT = "sweep cell", "model", 1
+_STALE_SECONDS = 3600.0
+
+
+class SweepFolder:
+    """The places in a sweep's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.cells, self.fits, self.models = root / "cells", root / "fits", root / "models"
+        self.timings, self.work, self.calls = root / "timings", root / "work", root / "calls"
+
+    @classmethod
+    def create(cls, out: str | os.PathLike[str]) -> SweepFolder:
+        """Make the folder and those in it, or refuse it.
+
+        Raises
+        ------
+        InputError, OutputError
+            If `out` is no path, a file, or cannot be written.
+        """
+        given = as_path(out, "out")
+        try:
+            folder = cls(given.resolve())
+            for place in (folder.cells, folder.fits, folder.models, folder.timings, folder.work, folder.calls):
+                place.mkdir(parents=True, exist_ok=True)
+        except (OSError, RuntimeError) as error:
+            why = "a file is in its way" if isinstance(error, FileExistsError | NotADirectoryError) else error
+            raise OutputError(
+                f"out: cannot make the folder {str(given)!r}: {getattr(why, 'strerror', None) or why}."
+            ) from None
+        for place in (folder.cells, folder.fits, folder.models, folder.timings, folder.work):
+            check_writable(place / "probe", "out")
+        return folder
+
+    def cell_file(self, name: str) -> Path:
+        """A cell's own file."""
+        return self.cells / f"{name}.json"
+
+    def fit_file(self, name: str) -> Path:
+        """The whole fit, with keep="fit"."""
+        return self.fits / f"{name}.npz"
+
+    def timing_file(self, name: str) -> Path:
+        """When, where and how long a cell ran."""
+        return self.timings / f"{name}.json"
+
+    def scratch(self, name: str) -> Path:
+        """Everything temporary of one cell."""
+        return self.work / name
+
+    def is_done(self, name: str, settings: Mapping[str, Any], keep: str) -> bool:
+        """Whether the cell has a whole, fitting file with a result in it, and its fit where that is to be kept."""
+        try:
+            found = read_cell(self.cell_file(name))
+        except OutputError:
+            return False
+        whole = found["status"] in FINISHED and found["settings"] == settings
+        return whole and (keep == "trace" or self.fit_file(name).is_file())
+
+    def _has_result(self, name: str) -> bool:
+        try:
+            return read_cell(self.cell_file(name))["status"] in FINISHED
+        except OutputError:
+            return False
+
+    def publish(self, name: str, target: Path, text: str) -> None:
+        """Put a text file in its place, whole; what a kill leaves half-written lies in the cell's scratch folder."""
+
+        def write(stream: IO[bytes]) -> None:
+            stream.write(text.encode())
+
+        for attempt in range(3):
+            try:
+                for place in (self.scratch(name), target.parent):
+                    place.mkdir(parents=True, exist_ok=True)
+                staged = self.scratch(name) / target.name
+                write_atomically(staged, write)
+                os.replace(staged, target)
+                return
+            except FileNotFoundError:  # another sweep finished this cell and cleared up
+                if attempt == 2:
+                    raise
+
+    def clear_scratch(self, name: str) -> None:
+        """Remove what is temporary of a cell."""
+        shutil.rmtree(self.scratch(name), ignore_errors=True)
+
+    def tidy(self) -> None:
+        """Remove empty folders and what calls that were killed have left."""
+        leftover = [path for path in _listed(self.work) if self._has_result(path.name)]
+        for place in [*_listed(self.calls), *leftover]:
+            lock = FileLock(place / "lock")
+            with suppress(Timeout, OSError, NotImplementedError):
+                lock.acquire(blocking=False)
+                lock.release()
+                shutil.rmtree(place, ignore_errors=True)
+        for place in (self.fits, self.models, self.timings, self.work, self.calls):
+            with suppress(OSError):
+                place.rmdir()
+
+
+def _listed(place: Path) -> list[Path]:
+    try:
+        return sorted(place.iterdir())
+    except OSError:
+        return []
+
+
+# ---- locks --------------------------------------------------------------------------------------------------
+class CellLock:
+    """Keeps two sweeps from the same work; the system frees it when its holder dies.
+
+    It saves work and protects nothing: files are replaced whole and the same cell gives the same bytes. So where
+    a file system has no locks, and where a holder has given no sign of life for an hour, the cell is run without.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._path = scratch / "lock"
+        self._lock: Any = None
+        self._touched = -math.inf
+
+    def acquire(self) -> bool:
+        """Take the lock, or say that another holds it."""
+        for _ in range(3):
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                lock = FileLock(self._path, thread_local=False)
+                lock.acquire(blocking=False)
+                self._lock = lock
+                self.sign_of_life()
+                return True
+            except Timeout:
+                return self._is_stale()
+            except FileNotFoundError:  # its holder finished the cell just now and cleared up
+                continue
+            except (OSError, NotImplementedError):
+                return True
+        return True
+
+    def sign_of_life(self) -> None:
+        """Tell others now and then that the holder is at work."""
+        now = time.monotonic()
+        if now - self._touched > 5.0:
+            self._touched = now
+            with suppress(OSError):
+                os.utime(self._path)
+
+    def _is_stale(self) -> bool:
+        try:
+            return time.time() - self._path.stat().st_mtime > _STALE_SECONDS
+        except OSError:
+            return True
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+class Call:
+    """One call of `tv.sweep`: its workers go on as long as its folder is there."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        while True:
+            self.token = uuid.uuid4().hex[:12]
+            self.path = folder.calls / self.token
+            self._lock: Any = FileLock(self.path / "lock", thread_local=False)
+            try:
+                self.path.mkdir(parents=True)
+                self._lock.acquire(blocking=False)
+            except (Timeout, FileNotFoundError):  # another call is clearing up, and took this one for a dead one
+                continue
+            except (OSError, NotImplementedError):  # no locks on this file system
+                self._lock = None
+            if self.path.is_dir():
+                return
+
+    def close(self) -> None:
+        """Tell the workers to stop."""
+        if self._lock is not None:
+            with suppress(OSError):
+                self._lock.release()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+# ---- a cell's file ------------------------------------------------------------------------------------------
+def cell_text(
+    settings: Mapping[str, Any],
+    status: str,
+    message: str,
+    n_updates: int | None = None,
+    trace: Mapping[str, list[Any]] | None = None,
+    error: str | None = None,
+) -> str:
+    """The bytes of a cell's file: a line a key, numbers as Python prints them, non-finite ones as words."""
+    rows = trace or {"iteration": [], "elbo": [], "std_error": []}
+    content = {
+        "kind": _KIND,
+        "format": _FORMAT,
+        "settings": dict(settings),
+        "status": status,
+        "message": message,
+        "error": error,
+        "n_updates": n_updates,
+        **{key: [_word(value) for value in values] for key, values in rows.items()},
+    }
+    return json_text(content)
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """JSON with a line for each key."""
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
+    return f"{{\n{lines}\n}}\n"
+
+
+def _word(value: Any) -> Any:
+    return value if isinstance(value, int) or math.isfinite(value) else str(value)
+
+
+def read_cell(path: Path) -> dict[str, Any]:
+    """What `cell_text` wrote; numbers of the trace as floats.
+
+    Raises
+    ------
+    OutputError
+        If the file is missing, damaged or written by a later version.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["kind"] != _KIND:
+            raise ValueError(f"it holds a {found['kind']!r}")
+        later = found["format"] > _FORMAT
+        for key in ("elbo", "std_error"):
+            found[key] = [float(value) for value in found[key]]
+        if not later and not (
+            isinstance(found["settings"], dict) and len(found["iteration"]) == len(found["elbo"])
+            and {"status", "message", "error", "n_updates"} <= found.keys()
+        ):  # fmt: skip
+            raise ValueError("a key is missing")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise damaged(path, "sweep", error) from None
+    if later:
+        raise OutputError(f"sweep: {str(path)!r} was written by a later version of pyturingvi; upgrade it.")
+    return dict(found)
+
+
+def read_timing(path: Path) -> dict[str, Any]:
+    """A cell's timing, or an empty dictionary: nothing depends on it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+# ---- models -------------------------------------------------------------------------------------------------
+def store_model(folder: SweepFolder, call: Call, model: Model, digest: str) -> Path | None:
+    """Write a model for the workers to read, once; None for one that no file can hold whole."""
+    target = folder.models / f"{model.name}-{digest}.npz"
+    if target.is_file():
+        return target
+    try:
+        plain, arrays = split_state(model.get_state(), "model.")
+        again = model_class(model.name).from_state(join_state(json.loads(json.dumps(plain)), arrays, "model."))
+        if type(again) is not type(model) or model_digest(again) != digest:
+            return None
+    except (InputError, TypeError, ValueError):
+        return None
+    staged = call.path / target.name
+    target.parent.mkdir(exist_ok=True)
+    write_archive(staged, {"kind": _MODEL_KIND, "model": model.name, "model_state": plain}, arrays)
+    os.replace(staged, target)
+    return target
+
+
+def read_model(path: Path) -> Model:
+    """The model that `store_model` wrote."""
+    header, arrays = read_archive(path, _MODEL_KIND, "sweep", ["model", "model_state"])
+    return model_class(header["model"]).from_state(join_state(header["model_state"], arrays, "model."))

@@ -1,0 +1,291 @@
+"""What a sweep is over: a grid of settings, read, checked and taken apart into cells before any work starts."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import math
+import numbers
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.arguments import real_array, whole_number
+from pyturingvi.array_namespace import DTYPES
+from pyturingvi.engines.base import digest, model_digest, select_engine
+from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.families import Family, get_family
+from pyturingvi.fitting import fit
+from pyturingvi.memory import fit_bytes
+from pyturingvi.models.base import Model
+from pyturingvi.optimize.averaging import PolynomialAveraging
+from pyturingvi.optimize.rules import RULES, Rule, get_rule
+from pyturingvi.problems import load_problem
+
+_COUNTS = ["n_iterations", "n_samples", "elbo_every", "elbo_samples"]
+_OF_FIT = [
+    "family",
+    "optimizer",
+    *_COUNTS,
+    "init_location",
+    "init_scale",
+    "seed",
+    "engine",
+    "device",
+    "dtype",
+    "averaging",
+]
+_OF_DATA: dict[str, Any] = {"data_dir": None, "simulated": False, "data_seed": 0}
+_SIGNATURE = inspect.signature(fit).parameters
+DEFAULTS: dict[str, Any] = {"stepsize": None, **_OF_DATA, **{name: _SIGNATURE[name].default for name in _OF_FIT}}
+SETTINGS = ("model", *DEFAULTS)
+
+_Loaded = tuple[Model, str, int]  # a model, its digest, and the size of its data
+
+_ELSEWHERE = {
+    "problem": "give the problem's name as model=",
+    "n_threads": "it is an argument of tv.sweep itself",
+    "progress": "it is an argument of tv.sweep itself",
+    "out": "it is an argument of tv.sweep itself",
+    "checkpoint": "a sweep keeps its own checkpoints",
+    "callback": "a sweep needs it for itself",
+    "max_memory": "a sweep watches the memory itself",
+    "noise": "a cell's randomness comes from its seed",
+    "init": "a cell starts at init_location and init_scale",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fit of a sweep.
+
+    Attributes
+    ----------
+    name : str
+        Readable, and unique by a digest of `settings`; the name of the cell's files.
+    settings : dict
+        All that determines its numbers, JSON-able; data and large arrays appear as digests.
+    model : Model
+    init_location : float or (d,) array
+    cost : float
+        Expected work, for the order of the cells and the time left.
+    n_bytes : int
+        Memory that the fit takes at its peak.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    model: Model = field(repr=False, compare=False)
+    init_location: Any = field(repr=False, compare=False)
+    cost: float
+    n_bytes: int
+
+
+def read_grid(grid: Any, resolve_engine: bool = True) -> list[Cell]:
+    """The cells of a grid, each once, in the order given.
+
+    Parameters
+    ----------
+    grid : mapping or iterable of mappings
+        See `tv.sweep`.
+    resolve_engine : bool
+        Find the engine on this machine. False trusts a named engine to be where the workers are.
+
+    Raises
+    ------
+    InputError, EngineError, DataError
+        For a setting that cannot be used; a note on the exception says in which cell.
+    """
+    models: dict[Any, _Loaded] = {}
+    cells: dict[str, Cell] = {}
+    for given in _product(grid):
+        try:
+            cell = _cell(given, models, resolve_engine)
+        except Exception as error:
+            error.add_note(f"This is about the cell {given!r}.")
+            raise
+        cells.setdefault(cell.name, cell)
+    return list(cells.values())
+
+
+# ---- the product --------------------------------------------------------------------------------------------
+def _product(grid: Any) -> Iterator[dict[str, Any]]:
+    parts = [grid] if isinstance(grid, Mapping) else _as_list(grid)
+    if parts is None or not all(isinstance(part, Mapping) for part in parts):
+        raise InputError(
+            "grid must be a mapping such as {'model': 'rpoisson-small', 'stepsize': [1e-2, 1e-3], 'seed': range(5)}, "
+            f"or a list of such mappings, got {grid!r}."
+        )
+    if not parts:
+        raise InputError("grid is empty: there is nothing to do.")
+    for part in parts:
+        for name in part:
+            _check_name(name)
+        if "model" not in part:
+            raise InputError("grid: model is missing; give a problem's name, a model, or a list of them.")
+        axes = {name: _axis(name, value) for name, value in part.items()}
+        for values in itertools.product(*axes.values()):
+            yield dict(zip(axes, values, strict=True))
+
+
+def _check_name(name: Any) -> None:
+    if name in _ELSEWHERE:
+        raise InputError(f"grid: {name!r} is no setting of a cell: {_ELSEWHERE[name]}.")
+    if name not in SETTINGS:
+        raise unknown_name("setting of a cell", name, SETTINGS)
+
+
+def _axis(name: str, value: Any) -> list[Any]:
+    values = _as_list(value)
+    if values is None:
+        return [value]
+    if not values:
+        raise InputError(f"grid: {name} is an empty list: there is nothing to do.")
+    return values
+
+
+def _as_list(value: Any) -> list[Any] | None:
+    """The values along an axis; None for a value that is none itself."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        return None
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return None
+    return list(value)
+
+
+# ---- one cell -----------------------------------------------------------------------------------------------
+def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: bool) -> Cell:
+    wanted = {**DEFAULTS, **given}
+    if not isinstance(wanted["simulated"], bool | np.bool_):
+        raise InputError(f"simulated must be True or False, got {wanted['simulated']!r}.")
+    model, model_id, n_data = _model(wanted, models)
+    by_name = isinstance(wanted["model"], str)
+    family, rule, averaging = get_family(wanted["family"]), _rule(wanted), wanted["averaging"]
+    if averaging is not None and not isinstance(averaging, PolynomialAveraging):
+        raise InputError(f"averaging must be tv.PolynomialAveraging(...) or None, got {averaging!r}.")
+    counts = {name: whole_number(name, wanted[name], 1) for name in _COUNTS}
+    if not isinstance(wanted["dtype"], str) or wanted["dtype"] not in DTYPES:
+        raise unknown_name("dtype", wanted["dtype"], DTYPES)
+    if wanted["device"] not in ("cpu", "cuda"):
+        raise unknown_name("device", wanted["device"], ["cpu", "cuda"])
+    location, location_words = _location(wanted["init_location"], model)
+    settings = {
+        "model": model.label,
+        "model_digest": model_id,
+        "n_local": model.layout.n_local,
+        "d": model.dim,
+        "n_params": family.n_params(model.layout),
+        "simulated": bool(wanted["simulated"]) if by_name else None,
+        "data_seed": whole_number("data_seed", wanted["data_seed"], 0) if by_name else None,
+        "family": family.config(),
+        "optimizer": rule.config(),
+        **counts,
+        "init_location": location_words,
+        "init_scale": _positive("init_scale", wanted["init_scale"]),
+        "seed": whole_number("seed", wanted["seed"], 0),
+        "engine": _engine(wanted["engine"], model, resolve_engine),
+        "device": wanted["device"],
+        "dtype": wanted["dtype"],
+        "averaging": None if averaging is None else averaging.config(),
+    }
+    settings = json.loads(json.dumps(settings))  # as the cell's file will give it back
+    n_bytes = fit_bytes(
+        family,
+        model.layout,
+        np.dtype(settings["dtype"]).itemsize,
+        rule.n_slots,
+        counts["n_samples"],
+        averaging=averaging is not None,
+        checkpoint=True,
+    )
+    return Cell(cell_name(settings), settings, model, location, _cost(model, n_data, family, counts), n_bytes)
+
+
+def cell_name(settings: Mapping[str, Any]) -> str:
+    """`MODEL_FAMILY_RULE-STEPSIZE_seedSEED_DIGEST`, in characters that every file system takes."""
+    schedule = settings["optimizer"]["stepsize"]
+    stepsize = schedule["initial"] if isinstance(schedule, dict) else schedule
+    parts = [
+        settings["model"],
+        settings["family"]["family"],
+        f"{settings['optimizer']['rule']}-{stepsize:g}",
+        f"seed{settings['seed']}",
+    ]
+    words = "_".join(re.sub(r"[^a-z0-9.-]+", "-", part.lower()).strip("-.")[:40] for part in parts)
+    return f"{words}_{digest(dict(settings))[:12]}"
+
+
+def _model(wanted: Mapping[str, Any], models: dict[Any, _Loaded]) -> _Loaded:
+    model = wanted["model"]
+    if not isinstance(model, str | Model):
+        raise InputError(f"model must be a problem's name or one of tv.models, got {model!r}.")
+    if isinstance(model, str):
+        options = {"data_dir": wanted["data_dir"], "simulated": wanted["simulated"], "seed": wanted["data_seed"]}
+        key: Any = (model, *map(str, options.values()))
+    else:
+        key = id(model)
+        extra = [name for name, default in _OF_DATA.items() if wanted[name] != default]
+        if extra:
+            raise InputError(f"{extra[0]} goes with a problem's name; this model has its data already.")
+    if key not in models:
+        loaded = load_problem(model, **options) if isinstance(model, str) else model
+        models[key] = (loaded, model_digest(loaded), _n_data(loaded))
+    return models[key]
+
+
+def _rule(wanted: Mapping[str, Any]) -> Rule:
+    optimizer, stepsize = wanted["optimizer"], wanted["stepsize"]
+    if isinstance(optimizer, str):
+        if optimizer not in RULES:
+            raise unknown_name("optimizer", optimizer, RULES)
+        if stepsize is None:
+            raise InputError(f"optimizer={optimizer!r} needs a stepsize= beside it.")
+        return RULES[optimizer](stepsize)
+    rule = get_rule(optimizer)
+    return rule if stepsize is None else replace(rule, stepsize=stepsize)
+
+
+def _engine(engine: Any, model: Model, resolve: bool) -> str:
+    if not resolve and engine in ("numpy", "julia"):
+        return str(engine)
+    return select_engine(engine, model).name
+
+
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
+        raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
+    return float(value)
+
+
+def _location(value: Any, model: Model) -> tuple[Any, float | str]:
+    array = real_array("init_location", value)
+    if array.shape not in ((), (model.dim,)) or not np.isfinite(array).all():
+        raise InputError(
+            f"init_location must be a finite number, or such an array of shape ({model.dim},) in a list, got {value!r}."
+        )
+    return (float(array), float(array)) if array.shape == () else (array, digest(array))
+
+
+def _cost(model: Model, n_data: int, family: Family, counts: Mapping[str, int]) -> float:
+    """Nanoseconds on one core, roughly: over twelve unlike fits, seconds per unit differed by less than a factor of 3.
+
+    A draw costs noise and density in each coordinate, a pass over the data, and the product with C; a gradient takes
+    three times that; an update passes over the parameters, and has a cost however small it is.
+    """
+    p = family.n_params(model.layout)
+    draw = 10 * model.work_per_point + 0.4 * n_data + 0.3 * (p - model.dim)
+    update = 3 * counts["n_samples"] * draw + 12 * p + 20_000
+    n_estimates = counts["n_iterations"] // counts["elbo_every"] + 1
+    return float(counts["n_iterations"]) * update + float(n_estimates) * counts["elbo_samples"] * draw
+
+
+def _n_data(model: Model) -> int:
+    """Numbers in a model's data, as far as it tells."""
+    try:
+        return sum(value.size for value in model.get_state().values() if isinstance(value, np.ndarray))
+    except InputError:
+        return 0

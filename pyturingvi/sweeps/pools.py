@@ -1,0 +1,136 @@
+"""Where the cells of a sweep run: processes on this machine, or somebody's executor."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from pyturingvi.errors import EngineError, InputError
+from pyturingvi.sweeps.worker import Report, Task, run_cell, start_local_worker
+
+
+class LocalWorkers:
+    """Processes on this machine, each a loky pool of one.
+
+    When one dies it is thus known over which cell, and the others are left alone.
+    """
+
+    def __init__(self, n: int, n_threads: int) -> None:
+        self.n_parallel = n
+        self._env = {
+            # a worker that has grown is no leak: it holds a model and an engine, which take long to start
+            "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",
+            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(n_threads)),
+        }
+        self._idle: list[Any] = []
+        self._at_work: dict[Any, Any] = {}
+
+    def has_room(self) -> bool:
+        """Whether a worker has nothing to do."""
+        return len(self._at_work) < self.n_parallel
+
+    def submit(self, task: Task) -> Any:
+        """Hand a cell to an idle worker; a future."""
+        while True:
+            worker = self._idle.pop() if self._idle else self._start()
+            try:
+                future = worker.submit(run_cell, task)
+            except concurrent.futures.BrokenExecutor:  # it died over its last cell, or with nothing to do
+                worker.shutdown(wait=True, kill_workers=True)
+                continue
+            self._at_work[future] = worker
+            return future
+
+    def _start(self) -> Any:
+        from loky import ProcessPoolExecutor
+
+        return ProcessPoolExecutor(1, env=self._env, initializer=start_local_worker, initargs=(os.getpid(),))
+
+    def settle(self, future: Any) -> None:
+        """Take the worker of a finished future back; if it died over it, `submit` will notice."""
+        self._idle.append(self._at_work.pop(future))
+
+    def close(self, kill: bool) -> None:
+        """End the processes."""
+        workers = [*self._idle, *self._at_work.values()]
+        self._idle, self._at_work = [], {}
+        for worker in workers:
+            worker.shutdown(wait=False, kill_workers=kill)
+        for worker in workers:
+            worker.shutdown(wait=True, kill_workers=kill)
+
+
+class GivenExecutor:
+    """An executor that the user gave: all cells are handed to it, and it decides when and where."""
+
+    n_parallel: int | None = None
+
+    def __init__(self, executor: Any) -> None:
+        if not callable(getattr(executor, "submit", None)):
+            raise InputError(
+                "executor must have a submit method, as those of concurrent.futures, Dask's client.get_executor() and "
+                f"submitit do, got {executor!r}."
+            )
+        self._executor = executor
+
+    def has_room(self) -> bool:
+        """Always."""
+        return True
+
+    def submit(self, task: Task) -> Any:
+        """Hand a cell over; a future, or something with `done` and `result`.
+
+        Raises
+        ------
+        EngineError
+            If the executor takes no more work.
+        """
+        try:
+            return self._executor.submit(run_cell, task)
+        except Exception as error:
+            raise EngineError(
+                f"executor: it takes no more cells ({type(error).__name__}: {error}). What is done is kept; "
+                "call tv.sweep again with a new executor to go on."
+            ) from error
+
+    def settle(self, future: Any) -> None:
+        """Nothing to do."""
+
+    def close(self, kill: bool) -> None:
+        """The executor is the user's."""
+
+
+def wait_for_some(futures: Iterable[Any], seconds: float) -> list[Any]:
+    """Those futures that are done; waits up to `seconds` for the first."""
+    given = list(futures)
+    if all(isinstance(future, concurrent.futures.Future) for future in given):
+        return list(concurrent.futures.wait(given, seconds, concurrent.futures.FIRST_COMPLETED).done)
+    deadline = time.monotonic() + seconds
+    while True:
+        done = [future for future in given if future.done()]
+        if done or time.monotonic() > deadline:
+            return done
+        time.sleep(0.05)
+
+
+def result_of(future: Any) -> Report | Exception:
+    """A worker's report, or the exception that tells how the worker was lost."""
+    try:
+        report = future.result()
+    except concurrent.futures.CancelledError as error:
+        return RuntimeError(f"the cell was cancelled ({error})")
+    except Exception as error:
+        return error
+    if isinstance(report, Report):
+        return report
+    return RuntimeError(f"the executor gave back {type(report).__name__}, not a report")
+
+
+def cancel(future: Any) -> None:
+    """Cancel what has not begun; what has begun ends by itself."""
+    with suppress(Exception):
+        future.cancel()

@@ -1,0 +1,117 @@
+"""Cells done and time left, weighed by what the cells are expected to cost."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+
+class SweepProgress:
+    """A bar of cells, with the time left as far as finished cells tell it.
+
+    Parameters
+    ----------
+    n_cells, n_done : int
+        All cells, and those done in earlier calls.
+    show : bool
+    """
+
+    def __init__(self, n_cells: int, n_done: int, show: bool) -> None:
+        self._cost = self._seconds = 0.0  # of the cells that finished, in earlier calls too
+        self._now_seconds, self._start = 0.0, time.monotonic()  # of this call
+        self._counts: dict[str, int] = {}
+        self._bar: Any = None
+        self._shown = 0.0
+        if show:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(
+                total=n_cells,
+                initial=n_done,
+                desc="sweep",
+                unit="cell",
+                dynamic_ncols=True,
+                bar_format="{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} cells, {elapsed} passed{postfix}",
+                mininterval=0.2 if sys.stderr.isatty() else 10.0,
+            )
+
+    def learn(self, cost: float, seconds: float, earlier: bool = False) -> None:
+        """A cell of this expected cost took so many seconds, in this call or in an earlier one."""
+        self._cost += cost
+        self._seconds += seconds
+        self._now_seconds += 0.0 if earlier else seconds
+
+    @property
+    def parallelism(self) -> float:
+        """Cells at work at a time, on average so far, where only the executor knows."""
+        return max(1.0, self._now_seconds / max(time.monotonic() - self._start, 1e-9))
+
+    def count(self, status: str) -> None:
+        """A cell is done."""
+        self._counts[status] = self._counts.get(status, 0) + 1
+        if self._bar is not None:
+            self._bar.update(1)
+
+    def seconds_left(
+        self, waiting: Iterable[float], running: Iterable[tuple[float, float]], n_parallel: float
+    ) -> float | None:
+        """Estimate of the time left.
+
+        Parameters
+        ----------
+        waiting : iterable of float
+            Expected costs of cells that have not begun.
+        running : iterable of (float, float)
+            Expected costs of those at work, and the seconds since they began.
+        n_parallel : float
+            Cells at work at a time.
+
+        Returns
+        -------
+        float or None
+            None as long as no cell has finished.
+        """
+        if not self._cost:
+            return None
+        rate = self._seconds / self._cost
+        later = [rate * cost for cost in waiting]
+        left = [max(rate * cost - since, 0.0) for cost, since in running]
+        return max((sum(later) + sum(left)) / n_parallel, max(later, default=0.0), max(left, default=0.0))
+
+    def is_due(self) -> bool:
+        """Whether to draw the bar anew: once a second."""
+        return self._bar is not None and time.monotonic() - self._shown >= 1.0
+
+    def show(self, seconds_left: float | None, n_elsewhere: int) -> None:
+        """Draw the bar anew."""
+        if self._bar is None:
+            return
+        self._shown = time.monotonic()
+        words = [f"{count} {status}" for status, count in sorted(self._counts.items()) if status != "completed"]
+        if n_elsewhere:
+            words.append(f"{n_elsewhere} held by another sweep")
+        if seconds_left is not None:
+            words.append(f"about {duration(seconds_left)} left")
+        self._bar.set_postfix_str(", ".join(words), refresh=sys.stderr.isatty())
+
+    def tell(self, words: str) -> None:
+        """A line above the bar."""
+        if self._bar is not None:
+            self._bar.write(f"pyturingvi: {words}")
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(", ".join(f"{n} {status}" for status, n in sorted(self._counts.items())))
+            self._bar.close()
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit that leaves two figures, e.g. '45 s', '12 min', '3.5 h'."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.3g} h"

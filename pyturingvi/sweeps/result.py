@@ -1,0 +1,199 @@
+"""What a sweep found, as tidy tables."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyturingvi.errors import InputError, OutputError, unknown_name
+from pyturingvi.paths import as_path
+from pyturingvi.result import Fit, load_fit
+from pyturingvi.sweeps.folder import SweepFolder, read_cell, read_timing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SETTINGS = ["model", "n_local", "d", "n_params", "simulated", "data_seed", "family", "optimizer", "stepsize"]
+_SETTINGS += ["n_iterations", "n_samples", "elbo_every", "elbo_samples", "init_location", "init_scale", "seed"]
+_SETTINGS += ["engine", "device", "dtype", "averaging"]
+_FOUND = ["status", "elbo", "std_error", "n_updates", "seconds", "error", "message"]
+_FRAME = ["cell", *_SETTINGS, *_FOUND]
+_OF_TRACES = ["cell", "model", "family", "optimizer", "stepsize", "n_samples", "seed", "engine", "dtype"]
+_TRACE = ["iteration", "elbo", "std_error", "seconds"]
+_MISSING = {"status": "missing", "message": "", "error": None, "n_updates": None}
+_MISSING |= {"iteration": [], "elbo": [], "std_error": []}  # type: ignore[dict-item]
+
+
+class SweepResult:
+    """The cells of a sweep, as they were when it was read.
+
+    Attributes
+    ----------
+    out : Path
+        The sweep's folder.
+    status : {"completed", "incomplete", "interrupted"}
+        "completed": every cell has a result, diverged ones included. "incomplete": some failed or are missing.
+        "interrupted": Ctrl-C ended the call. Call `tv.sweep` again to go on.
+    """
+
+    def __init__(self, folder: SweepFolder, cells: Mapping[str, Mapping[str, Any]], interrupted: bool = False) -> None:
+        self.out: Path = folder.root
+        self._folder = folder
+        self._cells = dict(cells)
+        whole = all(cell["status"] not in ("failed", "missing") for cell in self._cells.values())
+        self.status = "interrupted" if interrupted and not whole else "completed" if whole else "incomplete"
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __repr__(self) -> str:
+        words = [f"{n} {status}" for status, n in self.counts.items() if n]
+        return f"<SweepResult in {str(self.out)!r}: {self.status}; {len(self)} cells, {', '.join(words) or 'none'}>"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Cells by status: completed, diverged, failed, missing."""
+        found = [cell["status"] for cell in self._cells.values()]
+        return {status: found.count(status) for status in ("completed", "diverged", "failed", "missing")}
+
+    @property
+    def cells(self) -> list[str]:
+        """Names of the cells, in the order of the grid (of the names, from `tv.load_sweep` without a grid)."""
+        return list(self._cells)
+
+    def frame(self) -> pd.DataFrame:
+        """One row a cell.
+
+        Returns
+        -------
+        DataFrame
+            `cell`, its name; the settings, with `n_local`, `d` and `n_params` of its model and family; and what was
+            found: `status` ("completed", "diverged", "failed" or "missing"), the last `elbo` with its Monte Carlo
+            `std_error`, `n_updates`, `seconds`, and for a failed cell the `error` and its `message`.
+        """
+        import pandas as pd
+
+        rows = []
+        for name, cell in self._cells.items():
+            seconds = read_timing(self._folder.timing_file(name)).get("seconds", math.nan)
+            last = {key: cell[key][-1] if cell[key] else math.nan for key in ("elbo", "std_error")}
+            found = {key: cell[key] for key in ("status", "n_updates", "error", "message")}
+            rows.append({"cell": name, **_flat(cell["settings"]), **found, **last, "seconds": seconds})
+        frame = pd.DataFrame(rows, columns=_FRAME)
+        kinds = {"elbo": "float64", "std_error": "float64", "seconds": "float64", "n_updates": "Int64"}
+        return frame.astype({**kinds, "data_seed": "Int64"})
+
+    def traces(self) -> pd.DataFrame:
+        """One row an ELBO estimate, of all cells that have a result.
+
+        Returns
+        -------
+        DataFrame
+            `cell`, the settings that are varied most (the rest by a merge with `frame()` on `cell`), and `iteration`,
+            `elbo`, `std_error`, and `seconds` since the cell began.
+        """
+        import pandas as pd
+
+        parts = []
+        for name, cell in self._cells.items():
+            n = len(cell["iteration"])
+            seconds = read_timing(self._folder.timing_file(name)).get("trace_seconds", [])
+            rows = {key: cell[key] for key in ("iteration", "elbo", "std_error")}
+            rows["seconds"] = seconds if len(seconds) == n else [math.nan] * n
+            words = {"cell": name, **_flat(cell["settings"])}
+            parts.append(pd.DataFrame({**{key: [words[key]] * n for key in _OF_TRACES}, **rows}))
+        whole = [part for part in parts if len(part)]
+        if not whole:
+            return pd.DataFrame(columns=[*_OF_TRACES, *_TRACE])
+        return pd.concat(whole, ignore_index=True)
+
+    def fit(self, cell: str) -> Fit:
+        """The whole fit of a cell, of a sweep with keep="fit". Its times are NaN: see `frame()`.
+
+        Raises
+        ------
+        InputError
+            If there is no such cell, or its fit was not kept.
+        """
+        if cell not in self._cells:
+            raise unknown_name("cell", cell, self._cells)
+        path = self._folder.fit_file(cell)
+        if not path.is_file():
+            raise InputError(f"The fit of {cell} was not kept; call tv.sweep with keep='fit'.")
+        return load_fit(path)
+
+
+def collect(
+    folder: SweepFolder, wanted: Mapping[str, Mapping[str, Any]] | None, interrupted: bool = False
+) -> SweepResult:
+    """Read the cells of a folder: those `wanted` (name -> settings), or all there are."""
+    cells: dict[str, Mapping[str, Any]] = {}
+    names: Iterable[str] = sorted(path.stem for path in folder.cells.glob("*.json")) if wanted is None else wanted
+    for name in names:
+        path = folder.cell_file(name)
+        try:
+            cells[name] = read_cell(path)
+        except OutputError as error:
+            if path.exists():
+                warnings.warn(f"{error} It is left out; tv.sweep runs it again.", RuntimeWarning, stacklevel=3)
+        if name not in cells and wanted is not None:
+            cells[name] = {"settings": wanted[name], **_MISSING}
+    return SweepResult(folder, cells, interrupted)
+
+
+def load_sweep(out: str | os.PathLike[str], grid: Any = None) -> SweepResult:
+    """Read what a sweep has found so far; it may be running meanwhile.
+
+    Parameters
+    ----------
+    out : path
+        The sweep's folder.
+    grid : optional
+        Only the cells of this grid, in its order; those without a file have the status "missing".
+
+    Returns
+    -------
+    SweepResult
+
+    Raises
+    ------
+    OutputError
+        If there is no such folder, or it holds no sweep.
+    """
+    folder = SweepFolder(as_path(out, "load_sweep").resolve())
+    if not folder.cells.is_dir():
+        raise OutputError(f"load_sweep: {str(out)!r} is no folder of a sweep: it has no folder 'cells'.")
+    if grid is None:
+        return collect(folder, None)
+    from pyturingvi.sweeps.grid import read_grid
+
+    return collect(folder, {cell.name: cell.settings for cell in read_grid(grid)})
+
+
+# ---- words for a table --------------------------------------------------------------------------------------
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell's settings with a number or a word in each place."""
+    rule = dict(settings["optimizer"])
+    stepsize = rule.pop("stepsize")
+    if isinstance(stepsize, dict):
+        stepsize = f"step_decay({stepsize['initial']:g}, {stepsize['factor']:g}, {stepsize['every']})"
+    return {
+        **settings,
+        "family": _words(settings["family"], "family", {"base": "gaussian", "standardized": True}),
+        "optimizer": _words(rule, "rule", _RULE_DEFAULTS),
+        "stepsize": stepsize,
+        "averaging": None if settings["averaging"] is None else _words(settings["averaging"], "averaging", {}),
+    }
+
+
+_RULE_DEFAULTS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "min_scale": 1e-5}
+
+
+def _words(config: Mapping[str, Any], kind: str, usual: Mapping[str, Any]) -> str:
+    """A description as `structured` or `structured(standardized=False)`: what is usual is not said."""
+    rest = [f"{key}={value}" for key, value in config.items() if key != kind and usual.get(key) != value]
+    return f"{config[kind]}({', '.join(rest)})" if rest else str(config[kind])

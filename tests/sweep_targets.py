@@ -1,0 +1,98 @@
+"""Functions for the sweep tests that workers can import, and the sweep that a child process runs."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pyturingvi as tv
+from pyturingvi import fitting, monitor
+
+if os.environ.get("SWEEP_TEST_CHECKPOINTS"):  # workers import this module: checkpoints at each look, not each 30 s
+    fitting.RunMonitor = functools.partial(monitor.RunMonitor, checkpoint_seconds=0.0)  # type: ignore[misc]
+if os.environ.get("SWEEP_TEST_BOOTS"):
+    (Path(os.environ["SWEEP_TEST_BOOTS"]) / f"boot-{os.getpid()}-{time.time_ns()}").touch()
+
+LAYOUT = tv.Layout(2, 3, 1)
+
+
+def normal(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return -0.5 * (points**2).sum(axis=1), -points
+
+
+class Normal:
+    """A standard normal that takes its time; in workers only, after `after` calls, it does something else once or more.
+
+    Parameters
+    ----------
+    what : {"kill", "raise", "memory", "exit"}
+    folder : Path
+        Has a file for each time it was done, and `calls-PID` with the number of calls in each process.
+    times : int
+        How often.
+    """
+
+    def __init__(self, what: str, folder: Path, after: int, times: int = 1, pause: float = 0.0) -> None:
+        self.what, self.folder, self.after, self.times, self.pause = what, folder, after, times, pause
+        self.parent, self.calls = os.getpid(), 0
+
+    def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.calls += 1
+        (self.folder / f"calls-{os.getpid()}").write_text(str(self.calls))
+        if self.calls > self.after and os.getpid() != self.parent:
+            done = len(list(self.folder.glob("done-*")))
+            if done < self.times:
+                (self.folder / f"done-{done}").touch()
+                self.happen()
+        time.sleep(self.pause)
+        return normal(points)
+
+    def happen(self) -> None:
+        if self.what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.what == "memory":
+            raise MemoryError
+        elif self.what == "exit":
+            sys.exit("enough")
+        else:
+            raise RuntimeError("the data are wrong")
+
+
+def files(out: Path) -> dict[str, bytes]:
+    """What must be the same however a sweep went."""
+    kept = [path for place in ("cells", "fits", "models") for path in (out / place).rglob("*") if path.is_file()]
+    return {str(path.relative_to(out)): path.read_bytes() for path in kept}
+
+
+def slow_normal(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    time.sleep(float(os.environ.get("SWEEP_TEST_PAUSE", "0.0005")))
+    return normal(points)
+
+
+def slow_grid() -> dict[str, Any]:
+    """Eight cells, two of which diverge. How slow it is does not change the numbers."""
+    return {
+        "model": tv.models.LogDensity(slow_normal, LAYOUT),
+        "family": ["mean-field", "structured"],
+        "optimizer": ["adam", "sgd"],
+        "stepsize": [0.01, 1e12],
+        "n_iterations": 300,
+        "n_samples": 4,
+        "elbo_every": 10,
+        "elbo_samples": 16,
+        "seed": 3,
+    }
+
+
+if __name__ == "__main__":
+    import sweep_targets  # so that workers find the functions, and patches are made there too
+
+    found = tv.sweep(sweep_targets.slow_grid(), out=sys.argv[1], n_workers=2, keep="fit", progress=False)
+    print(found.status)

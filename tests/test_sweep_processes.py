@@ -1,0 +1,291 @@
+"""`tv.sweep` over worker processes, some of which are killed: loky's and Dask's."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+import sweep_targets
+from sweep_targets import LAYOUT, Normal, files, normal, slow_grid
+
+import pyturingvi as tv
+from pyturingvi.archive import read_archive
+from pyturingvi.errors import OutputError
+
+SMALL: dict[str, Any] = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 16}
+N_KILLS = 5
+
+
+class Child:
+    """A sweep in a process of its own group."""
+
+    def __init__(self, out: Path, pause: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, sweep_targets.__file__, str(out)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(Path(tv.__file__).parents[1]), str(Path(__file__).parent)]),
+                "SWEEP_TEST_CHECKPOINTS": "1",
+                "SWEEP_TEST_PAUSE": pause,
+            },
+        )
+
+    def wait_until(self, true: Any) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if true():
+                return
+            time.sleep(0.01)
+
+    def workers(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.process.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
+    def end(self) -> None:
+        """Whatever is left of the group."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.communicate()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    children: list[Child] = []
+
+    def begin(out: Path, pause: str = "0.006") -> Child:
+        children.append(Child(out, pause))
+        return children[-1]
+
+    yield begin
+    for child in children:
+        child.end()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("undisturbed")
+    found = tv.sweep(slow_grid(), out=out, n_workers=2, keep="fit", progress=False)
+    assert found.counts == {"completed": 6, "diverged": 2, "failed": 0, "missing": 0}
+    return files(out)
+
+
+def progress(out: Path) -> set[tuple[str, int]]:
+    """Checkpoints and cells, with their times."""
+    found = set()
+    for path in [*out.glob("work/*/checkpoint.npz"), *out.glob("cells/*.json")]:
+        try:
+            found.add((str(path), path.stat().st_mtime_ns))
+        except FileNotFoundError:  # done meanwhile
+            continue
+    return found
+
+
+# ---- the whole sweep killed ----------------------------------------------------------------------------------
+def test_killed_five_times_at_random_it_ends_with_the_files_of_an_undisturbed_one(
+    start: Any, tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    """Now with its workers, now without: these find themselves orphaned, save their cells and end."""
+    out = tmp_path / "out"
+    for kill in range(N_KILLS):
+        earlier = set(out.glob("calls/*"))
+        child = start(out, pause="0.004")
+        child.wait_until(lambda earlier=earlier: set(out.glob("calls/*")) - earlier)
+        before = progress(out)
+        child.wait_until(lambda before=before: progress(out) - before)
+        time.sleep(random.uniform(0.0, 0.5))
+        if kill % 2:
+            child.process.kill()
+        else:
+            child.end()
+        assert child.process.wait(30) == -signal.SIGKILL
+        assert len(list((out / "cells").glob("*.json"))) < 8  # it was in the middle
+    child = start(out, pause="0")
+    told, errors = child.process.communicate(timeout=60)
+    assert (told.strip(), child.process.returncode) == ("completed", 0), errors
+    assert files(out) == undisturbed
+    assert sorted(path.name for path in out.iterdir()) == ["cells", "fits", "timings"]
+
+
+def test_a_killed_sweep_takes_its_workers_with_it(start: Any, tmp_path: Path) -> None:
+    child = start(tmp_path / "out")
+    child.wait_until(lambda: list((tmp_path / "out" / "work").glob("*/checkpoint.npz")))
+    workers = child.workers()
+    child.process.kill()
+    child.process.wait(30)
+    gone, alive = psutil.wait_procs(workers, timeout=20)
+    assert len(gone) >= 2
+    assert not alive
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_returns_what_there_is(
+    start: Any, tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    out = tmp_path / "out"
+    child = start(out)
+    child.wait_until(lambda: list((out / "work").glob("*/checkpoint.npz")))
+    os.killpg(child.process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    told, errors = child.process.communicate(timeout=60)
+    assert (told.strip(), child.process.returncode) == ("interrupted", 0), errors
+    assert "Traceback" not in errors
+    left = list((out / "work").glob("*/checkpoint.npz"))
+    assert left
+    assert all(0 < read_archive(path, "checkpoint", "test")[0]["iteration"] < 300 for path in left)
+    assert tv.sweep(slow_grid(), out=out, n_workers=2, keep="fit", progress=False).status == "completed"
+    assert files(out) == undisturbed
+
+
+# ---- a worker killed -----------------------------------------------------------------------------------------
+def local(grid: Any, out: Path, **options: Any) -> tv.SweepResult:
+    return tv.sweep(grid, out=out, progress=False, n_workers=2, **options)
+
+
+def kill_grid(folder: Path, times: int) -> list[dict[str, Any]]:
+    """Three calm cells, and one whose worker is killed after its first checkpoint."""
+    folder.mkdir(exist_ok=True)
+    calm = {"model": tv.models.LogDensity(normal, LAYOUT), "seed": range(3), **SMALL}
+    target = tv.models.LogDensity(Normal("kill", folder, after=500, times=times, pause=0.001), tv.Layout(3, 3, 1))
+    return [calm, {"model": target, **SMALL, "n_iterations": 600}]
+
+
+def test_a_worker_killed_in_the_middle_is_replaced_and_its_cell_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEP_TEST_CHECKPOINTS", "1")
+    grid = kill_grid(tmp_path / "marks", times=1)
+    found = local(grid, tmp_path / "out")
+    assert found.status == "completed"
+    assert len(list((tmp_path / "marks").glob("done-*"))) == 1
+    calls = {int(path.stem.split("-")[1]): int(path.read_text()) for path in (tmp_path / "marks").glob("calls-*")}
+    resumed, killed = sorted(n for pid, n in calls.items() if pid != os.getpid())
+    assert (killed, resumed < 400) == (501, True)  # of some 670 calls in all
+    local(grid, tmp_path / "calm")  # it kills no more
+    assert files(tmp_path / "out") == files(tmp_path / "calm")
+    model = grid[1]["model"]
+    direct = tv.fit(model, **{**SMALL, "n_iterations": 600}, progress=False)
+    trace = found.traces().query("cell == @found.cells[-1]").reset_index(drop=True)
+    pd.testing.assert_frame_equal(trace[["iteration", "elbo", "std_error"]], direct.elbo.drop(columns="seconds"))
+
+
+def test_a_cell_that_kills_every_worker_is_given_up_and_costs_the_others_nothing(tmp_path: Path) -> None:
+    grid = kill_grid(tmp_path / "marks", times=99)
+    found = local(grid, tmp_path / "out")
+    assert list(found.frame()["status"]) == ["completed"] * 3 + ["failed"]
+    assert len(list((tmp_path / "marks").glob("done-*"))) == 3
+    last = found.frame().iloc[-1]
+    assert last["error"] == "WorkerLost"
+    assert "SIGKILL" in last["message"]
+
+
+def test_each_worker_boots_once_and_n_of_them_share_the_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boots = tmp_path / "boots"
+    boots.mkdir()
+    monkeypatch.setenv("SWEEP_TEST_BOOTS", str(boots))
+    model = tv.models.LogDensity(sweep_targets.slow_normal, LAYOUT)
+    found = local({"model": model, "seed": range(6), **SMALL}, tmp_path / "out")
+    booted = Counter(path.name.split("-")[1] for path in boots.iterdir())
+    assert set(booted.values()) == {1}
+    assert len(booted) == 2
+    pids = {json.loads((tmp_path / "out" / "timings" / f"{name}.json").read_text())["pid"] for name in found.cells}
+    assert pids == {int(pid) for pid in booted}
+    assert os.getpid() not in pids
+
+
+def test_a_model_of_a_lambda_reaches_local_workers(tmp_path: Path) -> None:
+    model = tv.models.LogDensity(lambda points: (-0.5 * (points**2).sum(axis=1), -points), LAYOUT)
+    found = local({"model": model, **SMALL}, tmp_path)
+    np.testing.assert_array_equal(found.traces()["elbo"], tv.fit(model, progress=False, **SMALL).elbo["elbo"])
+
+
+def test_the_pool_of_the_standard_library(poisson: Any, tmp_path: Path) -> None:
+    """It pickles plainly."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        found = tv.sweep({"model": poisson, **SMALL}, pool, out=tmp_path, progress=False)
+    assert found.status == "completed"
+
+
+def test_submitit_runs_it_as_jobs(tmp_path: Path) -> None:
+    """Its local executor stands for Slurm: a process a job, and results through files."""
+    submitit = pytest.importorskip("submitit")
+    jobs = submitit.AutoExecutor(folder=tmp_path / "jobs", cluster="local")
+    jobs.update_parameters(timeout_min=2)
+    grid = {"model": tv.models.IsotropicGaussian(3), "seed": range(2), **SMALL}
+    found = tv.sweep(grid, jobs, out=tmp_path / "out", progress=False)
+    assert found.status == "completed"
+    local(grid, tmp_path / "local")
+    assert files(tmp_path / "out") == files(tmp_path / "local")
+
+
+# ---- Dask ----------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def dask_client() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def test_dask_runs_it_to_the_same_files(dask_client: Any, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    found = tv.sweep(slow_grid(), dask_client.get_executor(), out=tmp_path, keep="fit", progress=False)
+    assert found.status == "completed"
+    assert files(tmp_path) == undisturbed
+    pids = {json.loads(path.read_text())["pid"] for path in (tmp_path / "timings").iterdir()}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def test_dask_with_a_worker_killed_in_the_middle(dask_client: Any, tmp_path: Path) -> None:
+    grid = kill_grid(tmp_path / "marks", times=1)
+    found = tv.sweep(grid, dask_client.get_executor(), out=tmp_path / "out", progress=False)
+    assert found.status == "completed"
+    assert len(list((tmp_path / "marks").glob("done-*"))) == 1
+    local(grid, tmp_path / "calm")
+    assert files(tmp_path / "out") == files(tmp_path / "calm")
+
+
+def test_dask_workers_that_write_nowhere_are_noticed(
+    dask_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a node does not have the file system: the task names a folder that is not there."""
+    from pyturingvi import sweeping
+
+    class Elsewhere(sweeping.Task):
+        def __reduce__(self) -> Any:
+            fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+            return _task, ({**fields, "out": str(tmp_path / "not here")},)
+
+    monkeypatch.setattr(sweeping, "Task", Elsewhere)
+    with pytest.raises(OutputError, match="a worker does not see the folder"):
+        tv.sweep({"model": slow_grid()["model"], **SMALL}, dask_client.get_executor(), out=tmp_path, progress=False)
+
+
+def _task(fields: dict[str, Any]) -> Any:
+    from pyturingvi.sweeps.worker import Task
+
+    return Task(**fields)
