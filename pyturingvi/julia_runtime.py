@@ -13,11 +13,24 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.errors import EngineError
-from pyturingvi.julia_environment import JuliaEnvironment, examine_environment, find_environment, source_directory
+from pyturingvi.interrupts import DeferredInterrupt
+from pyturingvi.julia_environment import (
+    PYTHONCALL,
+    JuliaEnvironment,
+    examine_environment,
+    find_environment,
+    juliacall_version,
+    manifest_versions,
+    source_directory,
+)
 
 _UUID = "6f0b7c1e-5d0a-4f43-9a8e-2f7d3b1c9e54"  # of PyTuringVI, in julia/Project.toml
 _BEFORE_JULIA = ("torch", "numba")  # their LLVM and OpenMP may crash a Julia that starts after them
 _LONGEST_MESSAGE = 2_000
+_FORKED = (
+    "Julia was started before this process was forked, and does not survive that. Start workers with the 'spawn' "
+    "method, or with loky, and let each start its own."
+)
 
 
 class Runtime:
@@ -32,6 +45,7 @@ class Runtime:
     def __init__(self, juliacall: Any, environment: JuliaEnvironment | None) -> None:
         self._juliacall = juliacall
         self.environment = environment
+        self._process = os.getpid()
         self._space = juliacall.newmodule("PyTuringVIPython")
         self._loaded: set[str] = set()
         load_path = self._space.seval("Base.LOAD_PATH")
@@ -46,7 +60,6 @@ class Runtime:
                 f"this Julia has loaded another PyTuringVI, from {str(ran)!r}. Restart Python, or remove it from the "
                 "Julia project: pyturingvi runs the Julia code bundled with it."
             )
-        self._words = self.module.message_of
         self.seval("using PyTuringVI: PyTuringVI")
 
     @property
@@ -60,6 +73,8 @@ class Runtime:
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call into Julia; what Julia throws becomes an EngineError with its message and no stack."""
+        if os.getpid() != self._process:
+            raise EngineError(_FORKED)
         try:
             return function(*args, **kwargs)
         except self._juliacall.JuliaError as error:
@@ -98,13 +113,15 @@ class Runtime:
 
 _runtime: Runtime | None = None
 _started_in: int | None = None
+_failure = ""  # a Julia that did not come up cannot be started again in the same process
 
 
 def start_julia() -> Runtime:
     """Start Julia and load the bundled package, unless that is done.
 
     Any fit with `engine="julia"` does it by itself. Call it first, before importing torch or numba, in a program
-    that uses them too.
+    that uses them too. The first start compiles the bundled package, for about a minute. Ctrl-C is answered when
+    Julia has started, a second one at once.
 
     Returns
     -------
@@ -116,19 +133,28 @@ def start_julia() -> Runtime:
         If no environment is set up, it cannot be used, or this is not the main thread of the process that started
         Julia.
     """
-    global _runtime, _started_in
+    global _runtime, _started_in, _failure
     if _started_in not in (None, os.getpid()):
-        raise EngineError(
-            "Julia was started before this process was forked, and does not survive that. Start workers with the "
-            "'spawn' method, or with loky, and let each start its own."
-        )
+        raise EngineError(_FORKED)
     if threading.current_thread() is not threading.main_thread():
         raise EngineError("Julia runs in the main thread only; use worker processes in place of threads.")
+    if _failure:
+        raise EngineError(f"{_failure} Restart Python for another attempt.")
     if _runtime is None:
         environment = check_environment()
-        juliacall = _import_juliacall(environment)
-        _started_in = os.getpid()
-        _runtime = Runtime(juliacall, environment)
+        with DeferredInterrupt() as interrupt:  # Julia must not be left half started
+            try:
+                _failure = "the start of Julia was interrupted."
+                juliacall = _import_juliacall(environment)
+                _failure, _started_in = "", os.getpid()
+                _runtime = None if interrupt.requested else Runtime(juliacall, environment)
+            except EngineError as error:
+                _failure = "" if _already_started() else str(error)
+                if not interrupt.requested:
+                    raise
+        if interrupt.requested:
+            raise KeyboardInterrupt
+        assert _runtime is not None
     return _runtime
 
 
@@ -167,7 +193,7 @@ def _import_juliacall(environment: JuliaEnvironment | None) -> Any:
                 f"Julia was started by other code with the project {active!r}; pyturingvi looks for its packages there "
                 f"first, then in {environment.project!r}. Call tv.start_julia() before that code to avoid it.",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         return running
     early = [name for name in _BEFORE_JULIA if name in sys.modules]
@@ -176,32 +202,43 @@ def _import_juliacall(environment: JuliaEnvironment | None) -> Any:
             f"{' and '.join(early)} was imported before Julia started, which may crash the process. "
             "Call tv.start_julia() first.",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
-    if environment is None:
-        raise EngineError("no Julia environment is set up.")
+    assert environment is not None  # check_environment has seen to it
     probe = environment.probe()
     names = {
-        "EXE": environment.executable,
-        "PROJECT": environment.project,
-        "LIB": probe.library,
-        "BINDIR": probe.bindir,
-        "AUTOLOAD_IPYTHON_EXTENSION": "no",
+        "PYTHON_JULIACALL_EXE": environment.executable,
+        "PYTHON_JULIACALL_PROJECT": environment.project,
+        "PYTHON_JULIACALL_LIB": probe.library,
+        "PYTHON_JULIACALL_BINDIR": probe.bindir,
+        "PYTHON_JULIACALL_THREADS": "1",  # whatever JULIA_NUM_THREADS says: more are not safe under Python's signals
+        "PYTHON_JULIACALL_AUTOLOAD_IPYTHON_EXTENSION": "no",
+        "PYTHON_JULIAPKG_OFFLINE": "yes",  # nothing asks juliapkg; if something did, it would not download
     }
     before = dict(os.environ)
     for name, value in names.items():  # juliacall reads them once; what the user has set stays
-        os.environ.setdefault(f"PYTHON_JULIACALL_{name}", value)
+        os.environ.setdefault(name, value)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch was imported before juliacall")
             import juliacall
     except Exception as error:
         raise EngineError(
-            f"Julia {probe.version} did not start with the project {environment.project!r}: {error}. "
-            "Its own words stand above; `pyturingvi doctor` says what is missing."
+            f"Julia {probe.version} did not start with the project {environment.project!r}: {error}"
+            f"{_other_pythoncall(environment)}. Its own words stand above; `pyturingvi doctor` says what is missing."
         ) from None
     finally:
         for name in names:
-            if f"PYTHON_JULIACALL_{name}" not in before:
-                os.environ.pop(f"PYTHON_JULIACALL_{name}", None)
+            if name not in before:
+                os.environ.pop(name, None)
+    if not juliacall.CONFIG["inited"]:
+        raise EngineError("PYTHON_JULIACALL_INIT=no keeps Julia from starting; unset it.")
     return juliacall
+
+
+def _other_pythoncall(environment: JuliaEnvironment) -> str:
+    """Words for the commonest cause: a PythonCall that is not juliacall's."""
+    have = manifest_versions(environment.project, environment.probe().numbers).get(PYTHONCALL[1])
+    if have == juliacall_version():
+        return ""
+    return f" (it has PythonCall {have}, and juliacall is {juliacall_version()}: the two must be equal)"
