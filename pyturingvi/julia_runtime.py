@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from pyturingvi.errors import EngineError
 from pyturingvi.interrupts import DeferredInterrupt
@@ -31,6 +34,20 @@ _FORKED = (
     "Julia was started before this process was forked, and does not survive that. Start workers with the 'spawn' "
     "method, or with loky, and let each start its own."
 )
+# Julia compiles into the first of its depots; where that cannot be written, a spare one comes first meanwhile.
+_COMPILED = 'joinpath(first(DEPOT_PATH), "compiled", "v$(VERSION.major).$(VERSION.minor)", "PyTuringVI")'
+_REQUIRE = """
+function (name, uuid, spare)
+    id = Base.PkgId(Base.UUID(uuid), name)
+    isnothing(spare) && return Base.require(id)
+    pushfirst!(DEPOT_PATH, spare)
+    try
+        return Base.require(id)
+    finally
+        filter!(!=(spare), DEPOT_PATH)
+    end
+end
+"""
 
 
 class Runtime:
@@ -48,6 +65,7 @@ class Runtime:
         self._process = os.getpid()
         self._space = juliacall.newmodule("PyTuringVIPython")
         self._loaded: set[str] = set()
+        self._spare_depot = _spare_depot(str(self._space.seval(_COMPILED)))
         load_path = self._space.seval("Base.LOAD_PATH")
         for place in (environment.project if environment else None, str(source_directory())):
             # after the active project: packages are found in it first, and in ours what it does not have
@@ -98,17 +116,34 @@ class Runtime:
 
     def _require(self, name: str, uuid: str) -> Any:
         try:
-            return self._space.seval(f'Base.require(Base.PkgId(Base.UUID("{uuid}"), "{name}"))')
+            return self._space.seval(_REQUIRE)(name, uuid, self._spare_depot)
         except self._juliacall.JuliaError as error:
             raise EngineError(
                 f"the Julia package {name} could not be loaded: {self._message(error)} "
-                "(`pyturingvi doctor` says what is missing)"
+                "(its own words stand above; `pyturingvi doctor` says what is missing)"
             ) from None
 
     def _message(self, error: Any) -> str:
         text = str(self._space.seval("error -> sprint(showerror, error)")(error.exception)).strip()
         lines = [line for line in text.split("\nStacktrace:")[0].splitlines() if line.strip()]
         return "Julia: " + "\n".join(lines)[:_LONGEST_MESSAGE]
+
+
+def _spare_depot(compiled: str) -> str | None:
+    """Another depot, where nothing can be written to the folder that would receive the compiled package; else None."""
+    nearest = next(folder for folder in (Path(compiled), *Path(compiled).parents) if folder.exists())
+    if os.access(nearest, os.W_OK):
+        return None
+    spare = user_cache_path("pyturingvi") / "julia"
+    try:
+        spare.mkdir(parents=True, exist_ok=True)
+        if os.access(spare, os.W_OK):
+            return str(spare)
+    except OSError:
+        pass
+    holder = tempfile.TemporaryDirectory(prefix="pyturingvi-julia-", ignore_cleanup_errors=True)
+    atexit.register(holder.cleanup)
+    return holder.name
 
 
 _runtime: Runtime | None = None
