@@ -258,6 +258,7 @@ def _import_juliacall(environment: JuliaEnvironment | None) -> Any:
             warnings.filterwarnings("ignore", message="torch was imported before juliacall")
             import juliacall
     except Exception as error:
+        print(file=sys.stderr)  # Julia does not end its last line
         raise EngineError(
             f"Julia {probe.version} did not start with the project {environment.project!r}: {error}"
             f"{_other_pythoncall(environment)}. Its own words stand above; `pyturingvi doctor` says what is missing."

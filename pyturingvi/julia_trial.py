@@ -65,27 +65,27 @@ def try_start(
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(zip(VARIABLES, (environment.executable, environment.project), strict=True))
     code = f"from pyturingvi.julia_trial import _report; _report({thorough})"
-    process = subprocess.Popen(
+    began = time.perf_counter()
+    with subprocess.Popen(
         [sys.executable, "-P", "-c", code],
         env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)},
         stdout=subprocess.PIPE,
         stderr=None if thorough else subprocess.PIPE,
         encoding="utf-8",
         errors="replace",
-    )
-    began = time.perf_counter()
-    try:
-        while True:
-            try:
-                out, words = process.communicate(timeout=min(_TICK, timeout))
-                break
-            except subprocess.TimeoutExpired:
-                gone = time.perf_counter() - began
-                if gone >= timeout:
-                    raise EngineError(f"Julia did not start within {timeout:.0f} s") from None
-                tick(gone)
-    finally:
-        _end(process)
+    ) as process:
+        try:
+            while True:
+                try:
+                    out, words = process.communicate(timeout=min(_TICK, timeout))
+                    break
+                except subprocess.TimeoutExpired:
+                    gone = time.perf_counter() - began
+                    if gone >= timeout:
+                        raise EngineError(f"Julia did not start within {timeout:.0f} s") from None
+                    tick(gone)
+        finally:
+            _end(process)
     try:
         answer = json.loads(out.splitlines()[-1])
     except (IndexError, ValueError):
@@ -105,7 +105,6 @@ def _end(process: subprocess.Popen[str]) -> None:
                 member.kill()
             except psutil.NoSuchProcess:
                 pass
-    process.wait()
 
 
 def _report(thorough: bool) -> None:
