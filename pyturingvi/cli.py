@@ -124,11 +124,36 @@ def fit(
 
 
 @app.command()
-def doctor() -> None:
+def setup(
+    julia: Annotated[str | None, typer.Option(help="Julia executable of yours, to use instead of installing.")] = None,
+    project: Annotated[Path | None, typer.Option(help="Folder of the Julia project with the packages for it.")] = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove what was remembered; uninstalls nothing.")] = False,
+) -> None:
+    """Install Julia and its packages for the Julia engine, or register your own; tried out, then remembered.
+
+    Without options it downloads and installs, into this Python environment and Julia's depot. Exit code 2 means that
+    it failed and nothing was remembered.
+    """
+    from pyturingvi.julia_settings import forget_settings, settings_path
+
+    if not forget:
+        from pyturingvi.julia_setup import set_up
+
+        set_up(julia, project, typer.echo)
+    elif julia is not None or project is not None:
+        raise InputError("setup: --forget goes alone.")
+    else:
+        typer.echo(f"{settings_path()}: {'removed' if forget_settings() else 'there is none'}")
+
+
+@app.command()
+def doctor(
+    start: Annotated[bool, typer.Option(help="Start Julia for trial, where it is set up.")] = True,
+) -> None:
     """Show what is found on this machine, and the command that mends what is missing."""
     from pyturingvi.doctor import examine
 
-    findings = examine()
+    findings = examine(start)
     width = max(len(finding.topic) for finding in findings)
     for finding in findings:
         typer.echo(f"{'ok' if finding.ok else '--':<3} {finding.topic:<{width}}  {finding.found}")

@@ -1,8 +1,8 @@
 """Which Julia and which packages the Julia engine runs with: found, checked and remembered, without starting Julia.
 
-An environment comes from juliacall's own variables, from `pyturingvi setup --julia EXE --project DIR`, or from
-juliapkg after `pyturingvi setup`; in this order. It supplies the dependencies only: the Julia code that runs is always
-the one bundled with the imported Python package.
+An environment comes from juliacall's own variables, else from what `pyturingvi setup` remembered: the one that juliapkg
+installed, or the user's own. It supplies the dependencies only: the Julia code that runs is always the one bundled with
+the imported Python package.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
+import sys
 import tomllib
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_config_path
-
-from pyturingvi.errors import EngineError, InputError, OutputError
+from pyturingvi.errors import EngineError
+from pyturingvi.julia_settings import damaged_settings, read_settings, write_settings
 
 OLDEST = (1, 10, 8)
 BROKEN = ((1, 11, 0), (1, 11, 6))  # from the first to before the second: Turing's Libtask does not work there
@@ -83,13 +85,13 @@ class JuliaEnvironment:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why an environment cannot be used, and what mends it."""
+    """Why an environment cannot be used, and the shell command that mends it."""
 
     what: str
-    remedy: str
+    command: str
 
     def __str__(self) -> str:
-        return f"{self.what}. {self.remedy}."
+        return f"{self.what}. Mend it with: {self.command}"
 
 
 # ---- found ------------------------------------------------------------------------------------------------
@@ -99,65 +101,52 @@ def find_environment() -> JuliaEnvironment | None:
     Raises
     ------
     EngineError
-        If only one of juliacall's two variables is set.
+        If only one of juliacall's two variables is set, or the settings are damaged.
     """
-    executable, project = (os.environ.get(name) for name in VARIABLES)
+    executable, project = (_given(name) for name in VARIABLES)
     if executable or project:
         if not (executable and project):
             have, lack = VARIABLES if executable else reversed(VARIABLES)
             raise EngineError(f"{have} is set but {lack} is not; set both or neither.")
         return JuliaEnvironment(executable, project, "variables")
-    settings = _read_settings()
-    if settings.get("environment") == "juliapkg":
-        import juliapkg
-
-        if not juliapkg.resolve(dry_run=True):
-            return JuliaEnvironment("", "", "juliapkg")
-        return JuliaEnvironment(str(juliapkg.executable()), str(juliapkg.project()), "juliapkg", _remembered(settings))
-    if settings.get("environment") == "registered":
-        return JuliaEnvironment(
-            str(settings.get("executable")), str(settings.get("project")), "registered", _remembered(settings)
-        )
-    return None
+    settings = read_settings()
+    if settings is None:
+        return None
+    try:
+        origin, executable, project = (settings[key] for key in ("environment", "executable", "project"))
+        probe = Probe(**settings["probe"])
+    except (KeyError, TypeError):
+        raise damaged_settings("it lacks entries") from None
+    return JuliaEnvironment(str(executable), str(project), str(origin), probe)
 
 
-def settings_path() -> Path:
-    """The file in which `pyturingvi setup` remembers the environment; PYTURINGVI_CONFIG names another folder."""
-    folder = os.environ.get("PYTURINGVI_CONFIG")
-    return (Path(folder) if folder else user_config_path("pyturingvi")) / "julia.json"
+def variables_are_set() -> bool:
+    """Whether juliacall's variables name an environment, or half of one."""
+    return any(_given(name) for name in VARIABLES)
+
+
+def _given(variable: str) -> str | None:
+    """What the user gave juliacall: its -X option comes before the environment variable, as in juliacall itself."""
+    option = sys._xoptions.get(variable.removeprefix("PYTHON_").replace("_", "-").lower())
+    return option if isinstance(option, str) else os.environ.get(variable)
 
 
 def remember(environment: JuliaEnvironment) -> Path:
-    """Write the environment into the user's settings; returns their file."""
-    kind = "juliapkg" if environment.origin == "juliapkg" else "registered"
-    settings: dict[str, Any] = {"environment": kind, "probe": asdict(environment.probe())}
-    if kind == "registered":
-        settings |= {"executable": environment.executable, "project": environment.project}
-    path = settings_path()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(settings, indent=1) + "\n")
-    except OSError as error:
-        raise OutputError(f"setup: cannot write {str(path)!r}: {error.strerror or error}.") from None
-    return path
+    """Make this the environment that `find_environment` finds without the variables; returns the settings file.
 
-
-def _read_settings() -> dict[str, Any]:
-    path = settings_path()
-    try:
-        settings = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError) as error:
-        raise EngineError(f"{str(path)!r} cannot be read ({error}). Run `pyturingvi setup` again.") from None
-    return settings if isinstance(settings, dict) else {}
-
-
-def _remembered(settings: dict[str, Any]) -> Probe | None:
-    try:
-        return Probe(**settings["probe"])
-    except (KeyError, TypeError):
-        return None
+    Raises
+    ------
+    OutputError
+        If the settings cannot be written.
+    """
+    return write_settings(
+        {
+            "environment": environment.origin,
+            "executable": environment.executable,
+            "project": environment.project,
+            "probe": asdict(environment.probe()),
+        }
+    )
 
 
 def _modified(executable: str) -> int:
@@ -186,50 +175,85 @@ def probe_executable(executable: str) -> Probe:
 
 def examine_environment(environment: JuliaEnvironment) -> list[Problem]:
     """What keeps the Julia engine from running with this environment, as far as can be told without starting it."""
-    again = "`pyturingvi setup` installs one; `pyturingvi setup --julia EXE --project DIR` registers one of yours"
-    if not environment.executable:
-        return [Problem("the Julia packages do not match this version of pyturingvi", "Run `pyturingvi setup` again")]
+    return examine_julia(environment) or examine_packages(environment)
+
+
+def examine_julia(environment: JuliaEnvironment) -> list[Problem]:
+    """What is wrong with the executable: not there, no Julia, or a version that cannot be used."""
     try:
         probe = environment.probe()
     except EngineError as error:
-        return [Problem(str(error), again)]
+        return [Problem(str(error), _setup_command(environment))]
     if probe.numbers < OLDEST or BROKEN[0] <= probe.numbers < BROKEN[1]:
-        needed = ".".join(map(str, OLDEST))
-        return [
-            Problem(
-                f"Julia {probe.version} at {environment.executable!r} cannot be used",
-                f"{needed} or a later 1.10, or 1.11.6 or later is needed: {again}",
-            )
-        ]
+        needed = f"{'.'.join(map(str, OLDEST))} or a later 1.10, or {'.'.join(map(str, BROKEN[1]))} or later"
+        what = f"Julia {probe.version} at {environment.executable!r} cannot be used: {needed} is needed"
+        return [Problem(what, _setup_command(environment))]
+    return []
+
+
+def examine_packages(environment: JuliaEnvironment) -> list[Problem]:
+    """What is wrong with the packages in the project, given a Julia that can be used."""
+    probe = environment.probe()
+    needed = requirements(probe)
     try:
         have = manifest_versions(environment.project, probe.numbers)
     except EngineError as error:
-        return [Problem(str(error), again)]
-    lacking = [
-        f"{name} {compat}".strip() if uuid not in have else f"{name} {compat} in place of {have[uuid]}"
-        for name, uuid, compat in requirements(probe)
-        if not (uuid in have and satisfies(have[uuid], compat))
-    ]
+        return [Problem(str(error), add_command(environment, [(name, compat) for name, _, compat in needed]))]
+    lacking = [(name, uuid, compat) for name, uuid, compat in needed if not satisfies(have.get(uuid), compat)]
     problems = []
     if lacking:
-        names = ", ".join(f'"{item.split()[0]}"' for item in lacking)
-        install = f"using Pkg; Pkg.add([{names}])"
+        words = (
+            f"{name} {compat}".rstrip() + (f" in place of {have[uuid]}" if uuid in have else "")
+            for name, uuid, compat in lacking
+        )
         problems.append(
             Problem(
-                f"the Julia project {environment.project!r} lacks {', '.join(lacking)}",
-                "Run `pyturingvi setup`"
-                if environment.origin == "juliapkg"
-                else f"Run {environment.executable} --project={environment.project} -e '{install}'",
+                f"the Julia project {environment.project!r} lacks {', '.join(words)}",
+                add_command(environment, [(name, compat) for name, _, compat in lacking]),
             )
         )
     if _bundled()["uuid"] in have:
         problems.append(
             Problem(
-                f"the Julia project {environment.project!r} holds a PyTuringVI of its own",
-                'Remove it there (`Pkg.rm("PyTuringVI")`): pyturingvi runs the code bundled with it',
+                f"the Julia project {environment.project!r} holds a PyTuringVI of its own, in place of the bundled one",
+                _pkg_command(environment, 'Pkg.rm("PyTuringVI")'),
             )
         )
     return problems
+
+
+def _setup_command(environment: JuliaEnvironment) -> str:
+    setup = "pyturingvi setup"
+    return f"unset {' '.join(VARIABLES)}; {setup}" if environment.origin == "variables" else setup
+
+
+def add_command(environment: JuliaEnvironment, packages: list[tuple[str, str]]) -> str:
+    """The shell command that installs packages, given as (name, [compat])."""
+    brought = {PYTHONCALL[0], *juliapkg_table()["packages"]}
+    if environment.origin == "juliapkg" and brought.issuperset(name for name, _ in packages):
+        return "pyturingvi setup"
+    specs = []
+    for name, compat in packages:
+        numbers = re.findall(r"\d+", compat.split(",")[-1])  # Pkg reads "0.7" as any 0.7.x and "2" as any 2.x
+        fixed = next((k for k, number in enumerate(numbers) if number != "0"), len(numbers) - 1) + 1
+        within = ".".join(numbers[:fixed])
+        if name == PYTHONCALL[0]:
+            within = juliacall_version()
+        specs.append(f'(name="{name}", version="{within}")' if within else f'(name="{name}",)')
+    return _pkg_command(environment, f"Pkg.add([{', '.join(specs)}])")
+
+
+def _pkg_command(environment: JuliaEnvironment, call: str) -> str:
+    command = [environment.executable, f"--project={environment.project}", "-e", f"using Pkg; {call}"]
+    return " ".join(map(shlex.quote, command))
+
+
+def juliacall_version() -> str:
+    """The version of juliacall, which PythonCall must have too; empty if it is not installed."""
+    try:
+        return version("juliacall")
+    except PackageNotFoundError:
+        return ""
 
 
 def manifest_versions(project: str, julia: tuple[int, ...]) -> dict[str, str]:
@@ -273,11 +297,16 @@ def optional_packages() -> list[tuple[str, str, str]]:
     return [(name, uuid, table["compat"].get(name, "")) for name, uuid in table.get("weakdeps", {}).items()]
 
 
-def satisfies(version: str, compat: str) -> bool:
-    """Whether a version lies in Julia's caret ranges `compat`, such as "0.7" or "1.10, 2"."""
-    if not compat or not version:
+def satisfies(found: str | None, compat: str) -> bool:
+    """Whether a version lies in Julia's caret ranges `compat`, such as "0.7" or "1.10, 2"; None, a missing one, never.
+
+    An empty version, as of a package under development, and an empty `compat` satisfy.
+    """
+    if found is None:
+        return False
+    if not compat or not found:
         return True
-    have = [int(part) for part in re.findall(r"\d+", version)[:3]]
+    have = [int(part) for part in re.findall(r"\d+", found)[:3]]
     for one in compat.split(","):
         least = [int(part) for part in re.findall(r"\d+", one)[:3]]
         fixed = next((k for k, number in enumerate(least) if number), len(least) - 1) + 1
@@ -290,23 +319,12 @@ def _bundled() -> dict[str, Any]:
     return tomllib.loads((source_directory() / "Project.toml").read_text())
 
 
-def as_environment(julia: Any, project: Any) -> JuliaEnvironment:
-    """Read the arguments of `pyturingvi setup --julia EXE --project DIR`.
+def juliapkg_table() -> dict[str, Any]:
+    """What juliapkg installs for us: `juliapkg.json` beside this file, which it finds and reads by itself.
 
-    Raises
-    ------
-    InputError
-        If only one is given, or one does not exist.
+    Its packages and versions are those of the bundled Project.toml and the optional packages that `pyturingvi setup`
+    brings; a test keeps the two files equal. juliapkg resolves again whenever the content of the file changes, so a
+    release that needs other packages needs nothing else.
     """
-    import shutil
-
-    if not julia or not project:
-        raise InputError("setup: --julia and --project go together: an executable and the project with its packages.")
-    found = shutil.which(str(julia))
-    if found is None:
-        raise InputError(f"setup: --julia {str(julia)!r} is no executable file.")
-    folder = Path(project).expanduser()
-    folder = folder.parent if folder.name in ("Project.toml", "JuliaProject.toml") else folder
-    if not folder.is_dir():
-        raise InputError(f"setup: --project {str(project)!r} is no folder.")
-    return JuliaEnvironment(str(Path(found).absolute()), str(folder.resolve()), "registered")
+    table: dict[str, Any] = json.loads(Path(__file__).with_name("juliapkg.json").read_text())
+    return table

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -11,13 +13,41 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from pyturingvi.errors import EngineError
-from pyturingvi.julia_environment import JuliaEnvironment, examine_environment, find_environment, source_directory
+from pyturingvi.interrupts import DeferredInterrupt
+from pyturingvi.julia_environment import (
+    PYTHONCALL,
+    JuliaEnvironment,
+    examine_environment,
+    find_environment,
+    juliacall_version,
+    manifest_versions,
+    source_directory,
+)
 
 _UUID = "6f0b7c1e-5d0a-4f43-9a8e-2f7d3b1c9e54"  # of PyTuringVI, in julia/Project.toml
 _BEFORE_JULIA = ("torch", "numba")  # their LLVM and OpenMP may crash a Julia that starts after them
 _LONGEST_MESSAGE = 2_000
+_FORKED = (
+    "Julia was started before this process was forked, and does not survive that. Start workers with the 'spawn' "
+    "method, or with loky, and let each start its own."
+)
+# Julia compiles into the first of its depots; where that cannot be written, a spare one comes first meanwhile.
+_COMPILED = 'joinpath(first(DEPOT_PATH), "compiled", "v$(VERSION.major).$(VERSION.minor)", "PyTuringVI")'
+_REQUIRE = """
+function (name, uuid, spare)
+    id = Base.PkgId(Base.UUID(uuid), name)
+    isnothing(spare) && return Base.require(id)
+    pushfirst!(DEPOT_PATH, spare)
+    try
+        return Base.require(id)
+    finally
+        filter!(!=(spare), DEPOT_PATH)
+    end
+end
+"""
 
 
 class Runtime:
@@ -32,8 +62,10 @@ class Runtime:
     def __init__(self, juliacall: Any, environment: JuliaEnvironment | None) -> None:
         self._juliacall = juliacall
         self.environment = environment
+        self._process = os.getpid()
         self._space = juliacall.newmodule("PyTuringVIPython")
         self._loaded: set[str] = set()
+        self._spare_depot = _spare_depot(str(self._space.seval(_COMPILED)))
         load_path = self._space.seval("Base.LOAD_PATH")
         for place in (environment.project if environment else None, str(source_directory())):
             # after the active project: packages are found in it first, and in ours what it does not have
@@ -46,7 +78,6 @@ class Runtime:
                 f"this Julia has loaded another PyTuringVI, from {str(ran)!r}. Restart Python, or remove it from the "
                 "Julia project: pyturingvi runs the Julia code bundled with it."
             )
-        self._words = self.module.message_of
         self.seval("using PyTuringVI: PyTuringVI")
 
     @property
@@ -60,6 +91,8 @@ class Runtime:
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call into Julia; what Julia throws becomes an EngineError with its message and no stack."""
+        if os.getpid() != self._process:
+            raise EngineError(_FORKED)
         try:
             return function(*args, **kwargs)
         except self._juliacall.JuliaError as error:
@@ -83,11 +116,11 @@ class Runtime:
 
     def _require(self, name: str, uuid: str) -> Any:
         try:
-            return self._space.seval(f'Base.require(Base.PkgId(Base.UUID("{uuid}"), "{name}"))')
+            return self._space.seval(_REQUIRE)(name, uuid, self._spare_depot)
         except self._juliacall.JuliaError as error:
             raise EngineError(
                 f"the Julia package {name} could not be loaded: {self._message(error)} "
-                "(`pyturingvi doctor` says what is missing)"
+                "(its own words stand above; `pyturingvi doctor` says what is missing)"
             ) from None
 
     def _message(self, error: Any) -> str:
@@ -96,15 +129,34 @@ class Runtime:
         return "Julia: " + "\n".join(lines)[:_LONGEST_MESSAGE]
 
 
+def _spare_depot(compiled: str) -> str | None:
+    """Another depot, where nothing can be written to the folder that would receive the compiled package; else None."""
+    nearest = next(folder for folder in (Path(compiled), *Path(compiled).parents) if folder.exists())
+    if os.access(nearest, os.W_OK):
+        return None
+    spare = user_cache_path("pyturingvi") / "julia"
+    try:
+        spare.mkdir(parents=True, exist_ok=True)
+        if os.access(spare, os.W_OK):
+            return str(spare)
+    except OSError:
+        pass
+    holder = tempfile.TemporaryDirectory(prefix="pyturingvi-julia-", ignore_cleanup_errors=True)
+    atexit.register(holder.cleanup)
+    return holder.name
+
+
 _runtime: Runtime | None = None
 _started_in: int | None = None
+_failure = ""  # a Julia that did not come up cannot be started again in the same process
 
 
 def start_julia() -> Runtime:
     """Start Julia and load the bundled package, unless that is done.
 
     Any fit with `engine="julia"` does it by itself. Call it first, before importing torch or numba, in a program
-    that uses them too.
+    that uses them too. The first start compiles the bundled package, for about a minute. Ctrl-C is answered when
+    Julia has started, a second one at once.
 
     Returns
     -------
@@ -116,19 +168,28 @@ def start_julia() -> Runtime:
         If no environment is set up, it cannot be used, or this is not the main thread of the process that started
         Julia.
     """
-    global _runtime, _started_in
+    global _runtime, _started_in, _failure
     if _started_in not in (None, os.getpid()):
-        raise EngineError(
-            "Julia was started before this process was forked, and does not survive that. Start workers with the "
-            "'spawn' method, or with loky, and let each start its own."
-        )
+        raise EngineError(_FORKED)
     if threading.current_thread() is not threading.main_thread():
         raise EngineError("Julia runs in the main thread only; use worker processes in place of threads.")
+    if _failure:
+        raise EngineError(f"{_failure} Restart Python for another attempt.")
     if _runtime is None:
         environment = check_environment()
-        juliacall = _import_juliacall(environment)
-        _started_in = os.getpid()
-        _runtime = Runtime(juliacall, environment)
+        with DeferredInterrupt() as interrupt:  # Julia must not be left half started
+            try:
+                _failure = "the start of Julia was interrupted."
+                juliacall = _import_juliacall(environment)
+                _failure, _started_in = "", os.getpid()
+                _runtime = None if interrupt.requested else Runtime(juliacall, environment)
+            except EngineError as error:
+                _failure = "" if _already_started() else str(error)
+                if not interrupt.requested:
+                    raise
+        if interrupt.requested:
+            raise KeyboardInterrupt
+        assert _runtime is not None
     return _runtime
 
 
@@ -167,7 +228,7 @@ def _import_juliacall(environment: JuliaEnvironment | None) -> Any:
                 f"Julia was started by other code with the project {active!r}; pyturingvi looks for its packages there "
                 f"first, then in {environment.project!r}. Call tv.start_julia() before that code to avoid it.",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         return running
     early = [name for name in _BEFORE_JULIA if name in sys.modules]
@@ -176,32 +237,44 @@ def _import_juliacall(environment: JuliaEnvironment | None) -> Any:
             f"{' and '.join(early)} was imported before Julia started, which may crash the process. "
             "Call tv.start_julia() first.",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
-    if environment is None:
-        raise EngineError("no Julia environment is set up.")
+    assert environment is not None  # check_environment has seen to it
     probe = environment.probe()
     names = {
-        "EXE": environment.executable,
-        "PROJECT": environment.project,
-        "LIB": probe.library,
-        "BINDIR": probe.bindir,
-        "AUTOLOAD_IPYTHON_EXTENSION": "no",
+        "PYTHON_JULIACALL_EXE": environment.executable,
+        "PYTHON_JULIACALL_PROJECT": environment.project,
+        "PYTHON_JULIACALL_LIB": probe.library,
+        "PYTHON_JULIACALL_BINDIR": probe.bindir,
+        "PYTHON_JULIACALL_THREADS": "1",  # whatever JULIA_NUM_THREADS says: more are not safe under Python's signals
+        "PYTHON_JULIACALL_AUTOLOAD_IPYTHON_EXTENSION": "no",
+        "PYTHON_JULIAPKG_OFFLINE": "yes",  # nothing asks juliapkg; if something did, it would not download
     }
     before = dict(os.environ)
     for name, value in names.items():  # juliacall reads them once; what the user has set stays
-        os.environ.setdefault(f"PYTHON_JULIACALL_{name}", value)
+        os.environ.setdefault(name, value)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch was imported before juliacall")
             import juliacall
     except Exception as error:
+        print(file=sys.stderr)  # Julia does not end its last line
         raise EngineError(
-            f"Julia {probe.version} did not start with the project {environment.project!r}: {error}. "
-            "Its own words stand above; `pyturingvi doctor` says what is missing."
+            f"Julia {probe.version} did not start with the project {environment.project!r}: {error}"
+            f"{_other_pythoncall(environment)}. Its own words stand above; `pyturingvi doctor` says what is missing."
         ) from None
     finally:
         for name in names:
-            if f"PYTHON_JULIACALL_{name}" not in before:
-                os.environ.pop(f"PYTHON_JULIACALL_{name}", None)
+            if name not in before:
+                os.environ.pop(name, None)
+    if not juliacall.CONFIG["inited"]:
+        raise EngineError("PYTHON_JULIACALL_INIT=no keeps Julia from starting; unset it.")
     return juliacall
+
+
+def _other_pythoncall(environment: JuliaEnvironment) -> str:
+    """Words for the commonest cause: a PythonCall that is not juliacall's."""
+    have = manifest_versions(environment.project, environment.probe().numbers).get(PYTHONCALL[1])
+    if have == juliacall_version():
+        return ""
+    return f" (it has PythonCall {have}, and juliacall is {juliacall_version()}: the two must be equal)"

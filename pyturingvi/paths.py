@@ -63,7 +63,7 @@ def check_writable(path: str | os.PathLike[str], what: str) -> Path:
     return target
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write through a temporary file beside `path`, so that a kill leaves the old file or the new one."""
     # the name has a fixed length: `path.name` may already be as long as the file system allows
     handle, temporary = tempfile.mkstemp(prefix=".pyturingvi-", suffix=".part", dir=path.parent)

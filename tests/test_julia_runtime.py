@@ -1,0 +1,388 @@
+"""Starting Julia inside Python: every known way in which it goes wrong, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from julia_children import PACKAGE, break_package, copy_project, popen, run
+
+from pyturingvi.julia_environment import JuliaEnvironment, find_environment
+
+pytestmark = pytest.mark.julia
+
+
+@pytest.fixture
+def environment() -> JuliaEnvironment:
+    found = find_environment()
+    assert found is not None
+    return found
+
+
+# ---- who else is there --------------------------------------------------------------------------------------
+def test_torch_or_numba_imported_before_julia_gets_one_warning(environment: JuliaEnvironment) -> None:
+    code = """
+    import types
+    sys.modules["torch"] = sys.modules["numba"] = types.ModuleType("stub")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        print(tv.start_julia().version)
+    print(*[str(one.message) for one in caught], sep="|")
+    """
+    version, said = run(code, environment)
+    assert version == environment.probe().version
+    assert said == (
+        "torch and numba was imported before Julia started, which may crash the process. Call tv.start_julia() first."
+    )
+
+
+def test_a_julia_that_other_code_started_with_its_own_project_is_used_with_a_warning(
+    environment: JuliaEnvironment, tmp_path: Path
+) -> None:
+    other = copy_project(environment, tmp_path / "theirs")
+    for path in Path(other.project).glob("*Project.toml"):
+        path.write_text('[deps]\nPythonCall = "6099a3de-0909-46bc-b1f4-468b9a2dfc0d"\n')
+    alone = run("print(bits(fit()))", environment)
+    code = """
+    ours = os.environ["PYTHON_JULIACALL_PROJECT"]
+    os.environ["PYTHON_JULIACALL_PROJECT"] = os.environ["THEIRS"]
+    import juliacall
+    os.environ["PYTHON_JULIACALL_PROJECT"] = ours
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        print(bits(fit()))
+    print(*[str(one.message) for one in caught], sep="|")
+    """
+    numbers, said = run(code, environment, THEIRS=other.project)
+    assert [numbers] == alone
+    assert said.startswith("Julia was started by other code with the project")
+    assert other.project in said
+    assert environment.project in said
+
+
+def test_a_second_start_gives_the_julia_that_runs(environment: JuliaEnvironment) -> None:
+    assert run("print(tv.start_julia() is tv.start_julia())", environment) == ["True"]
+
+
+def test_two_checkouts_each_run_their_own_julia_code(environment: JuliaEnvironment, tmp_path: Path) -> None:
+    """Small Julia packages of the same name and UUID, so that compiling costs nothing."""
+    for name in ("one", "two"):
+        shutil.copytree(Path(PACKAGE) / "pyturingvi", tmp_path / name / "pyturingvi")
+        shutil.rmtree(tmp_path / name / "pyturingvi" / "julia", ignore_errors=True)
+        (tmp_path / name / "julia" / "src").mkdir(parents=True)
+        project = (Path(PACKAGE) / "julia" / "Project.toml").read_text()
+        (tmp_path / name / "julia" / "Project.toml").write_text(project)
+        source = f'module PyTuringVI\nconst COMPILED_IN = @__DIR__\nconst NAME = "{name}"\nend\n'
+        (tmp_path / name / "julia" / "src" / "PyTuringVI.jl").write_text(source)
+    code = "P = tv.start_julia().module; print(P.NAME, P.COMPILED_IN)"
+    depot = f"{tmp_path / 'depot'}:{os.environ.get('JULIA_DEPOT_PATH', '')}"
+    for name in ("one", "two", "one", "two"):
+        said = run(code, environment, PYTHONPATH=str(tmp_path / name), JULIA_DEPOT_PATH=depot)
+        assert said == [f"{name} {tmp_path / name / 'julia' / 'src'}"]
+
+
+# ---- threads and processes ----------------------------------------------------------------------------------
+def test_a_start_outside_the_main_thread_is_refused_and_does_no_harm(environment: JuliaEnvironment) -> None:
+    code = """
+    said = []
+    thread = threading.Thread(target=lambda: said.append(outcome(tv.start_julia)))
+    thread.start()
+    thread.join()
+    print(said[0])
+    print(tv.start_julia().version)
+    """
+    refused, version = run(code, environment)
+    assert refused == "EngineError: Julia runs in the main thread only; use worker processes in place of threads."
+    assert version == environment.probe().version
+
+
+def test_a_forked_worker_gets_an_error_and_the_parent_goes_on(environment: JuliaEnvironment) -> None:
+    code = """
+    import multiprocessing
+    before = bits(fit())
+    warnings.simplefilter("ignore")  # Python 3.12 warns of forks of its own accord
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        print(pool.apply(outcome, (fit,)))
+    child = os.fork()
+    if child == 0:
+        runtime = tv.julia_runtime._runtime
+        said = outcome(runtime.seval, "1 + 1")
+        os.write(1, f"{said}\\n".encode())
+        sys.exit(7)  # with Python's exit handlers, Julia's among them
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    print(bits(fit()) == before)
+    """
+    worker, forked, code_of_child, same = run(code, environment)
+    assert worker.startswith("EngineError: engine='julia': Julia was started before this process was forked")
+    assert forked.startswith("EngineError: Julia was started before this process was forked")
+    assert code_of_child == "7"
+    assert same == "True"
+
+
+WORKER = """
+def work(seed):
+    import julia_children
+    space = {"__name__": "worker"}
+    exec(julia_children.COMMON, space)
+    return os.getpid(), space["bits"](space["fit"](seed=seed))
+"""
+
+
+def test_loky_workers_start_their_own_julia_and_give_the_same_numbers(environment: JuliaEnvironment) -> None:
+    pytest.importorskip("loky")
+    code = """
+    import loky
+    here = [work(seed)[1] for seed in (1, 2)]
+    with loky.ProcessPoolExecutor(2) as pool:
+        there = list(pool.map(work, (1, 2)))
+    print(here == [numbers for _, numbers in there])
+    print(os.getpid() not in [process for process, _ in there])
+    """
+    assert run(WORKER + code.replace("\n    ", "\n"), environment) == ["True", "True"]
+
+
+def test_a_spawned_worker_starts_its_own_julia(environment: JuliaEnvironment, tmp_path: Path) -> None:
+    (tmp_path / "spawned_work.py").write_text("import os\n" + WORKER)
+    code = """
+    import multiprocessing
+    sys.path.insert(0, os.environ["WORK"])
+    import spawned_work
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.apply(spawned_work.work, (3,))[1] == spawned_work.work(3)[1])
+    """
+    assert run(code, environment, WORK=str(tmp_path)) == ["True"]
+
+
+# ---- Ctrl-C and kill ------------------------------------------------------------------------------------------
+def test_ctrl_c_in_a_long_run_returns_what_is_fitted_and_the_process_lives_on(environment: JuliaEnvironment) -> None:
+    code = """
+    fit()
+    print("ready", flush=True)
+    started = []
+    tell = lambda i, e: (started or (started.append(i), print("running", flush=True))) and None
+    part = fit(n_iterations=10**8, elbo_every=10_000, callback=tell)
+    print(part.status, 10_000 <= part.n_updates < 10**8, np.isfinite(part.params).all(), flush=True)
+    print(len(part.summary()))
+    print(fit().status, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    """
+    with popen(code, environment) as child:
+        try:
+            assert [child.stdout.readline().strip() for _ in range(2)] == ["ready", "running"]
+            time.sleep(0.35)
+            child.send_signal(signal.SIGINT)
+            began = time.perf_counter()
+            part = child.stdout.readline().split()
+            waited = time.perf_counter() - began
+            rest, words = child.stdout.read(), child.stderr.read()
+        finally:
+            child.kill()
+    assert part == ["interrupted", "True", "True"], words[-2000:]
+    assert waited < 2.0
+    rows, after, handler = rest.split()
+    assert int(rows) > 0
+    assert (after, handler) == ("completed", "True")
+    assert child.returncode == 0
+
+
+def test_a_second_ctrl_c_ends_the_run_at_once_and_leaves_julia_usable(environment: JuliaEnvironment) -> None:
+    code = """
+    before = bits(fit())
+    def press_twice(iteration, elbo):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    print(outcome(lambda: fit(callback=press_twice)).split(":")[0])
+    print(bits(fit()) == before)
+    """
+    assert run(code, environment) == ["KeyboardInterrupt", "True"]
+
+
+@pytest.mark.parametrize("delay", [0.1, 0.8, 1.8])
+def test_ctrl_c_while_julia_starts_is_kept_until_it_has(environment: JuliaEnvironment, delay: float) -> None:
+    code = """
+    print("starting", flush=True)
+    print(outcome(tv.start_julia).split(":")[0], flush=True)
+    print(fit().status)
+    """
+    with popen(code, environment) as child:
+        try:
+            assert child.stdout.readline() == "starting\n"
+            time.sleep(delay)
+            child.send_signal(signal.SIGINT)
+            out, words = child.communicate(timeout=120)
+        finally:
+            child.kill()
+    assert out.split() == ["KeyboardInterrupt", "completed"], words[-2000:]
+    assert child.returncode == 0
+
+
+def test_many_ctrl_c_while_julia_starts_end_in_words_and_not_in_a_crash(environment: JuliaEnvironment) -> None:
+    code = """
+    print("starting", flush=True)
+    print(outcome(tv.start_julia).split(":")[0], flush=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print(outcome(lambda: fit().status))
+    """
+    with popen(code, environment) as child:
+        try:
+            assert child.stdout.readline() == "starting\n"
+            while child.poll() is None:
+                time.sleep(0.05)
+                child.send_signal(signal.SIGINT)
+            out, words = child.communicate(timeout=120)
+        finally:
+            child.kill()
+    first, second = out.splitlines()
+    assert first == "KeyboardInterrupt", words[-2000:]
+    assert second == "completed" or "Restart Python" in second
+    assert child.returncode == 0
+
+
+def test_a_killed_run_resumes_to_the_same_numbers(environment: JuliaEnvironment, tmp_path: Path) -> None:
+    code = """
+    import functools
+    from pyturingvi import fitting, monitor
+    fitting.RunMonitor = functools.partial(monitor.RunMonitor, checkpoint_seconds=0.0)
+    pace = float(os.environ["PACE"])
+    tell = lambda i, e: (print(i, flush=True), time.sleep(pace), None)[2]
+    averaging = tv.PolynomialAveraging() if os.environ["AVERAGE"] else None
+    done = fit(n_iterations=3000, checkpoint=os.environ["FILE"] or None, callback=tell, averaging=averaging)
+    print(done.status, done.n_updates, bits(done))
+    """
+    for average in ("", "yes"):
+        settings: dict[str, Any] = {"PACE": "0", "AVERAGE": average, "FILE": ""}
+        whole = run(code, environment, **settings)[-1]
+        assert whole.startswith("completed 3000 ")
+        settings |= {"PACE": "0.03", "FILE": str(tmp_path / f"run{average}.npz")}
+        with popen(code, environment, **settings) as child:
+            while int(child.stdout.readline()) < 900:
+                pass
+            child.send_signal(signal.SIGKILL)
+        assert child.returncode == -signal.SIGKILL
+        resumed = run(code, environment, **(settings | {"PACE": "0"}))
+        assert int(resumed[0]) > 300  # it did not start anew
+        assert resumed[-1] == whole
+
+
+# ---- places that cannot be used -----------------------------------------------------------------------------
+def test_a_package_whose_files_are_gone_gets_a_short_error_each_time(
+    environment: JuliaEnvironment, tmp_path: Path
+) -> None:
+    broken = copy_project(environment, tmp_path / "project")
+    break_package(broken.project, "Optimisers")
+    depot = f"{tmp_path / 'depot'}:{os.environ.get('JULIA_DEPOT_PATH', '')}"
+    code = "print(*[repr(outcome(tv.start_julia)) for _ in range(2)], sep='\\n')"
+    for said in run(code, broken, JULIA_DEPOT_PATH=depot):
+        assert said.startswith("'EngineError: the Julia package PyTuringVI could not be loaded: Julia: ")
+        assert len(said) < 1000
+        assert "Stacktrace" not in said
+
+
+def test_a_pythoncall_that_does_not_load_gets_an_error_and_then_another_that_says_restart(
+    environment: JuliaEnvironment, tmp_path: Path
+) -> None:
+    broken = copy_project(environment, tmp_path / "project")
+    break_package(broken.project, "PythonCall")
+    first, second = run("print(*[outcome(tv.start_julia) for _ in range(2)], sep='\\n')", broken)
+    assert first.startswith("EngineError: Julia")
+    assert "did not start with the project" in first
+    assert second == first + " Restart Python for another attempt."
+
+
+def read_only(folder: Path) -> tuple[str, ...]:
+    """The start of a command under which nothing can be written to `folder`; permission bits do not bind root."""
+    if os.geteuid() != 0:
+        folder.chmod(0o555)
+        return ()
+    script = f'mount --bind "{folder}" "{folder}" && mount -o remount,ro,bind "{folder}" && exec "$@"'
+    prefix = ("unshare", "-m", "sh", "-c", script, "sh")
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        pytest.skip("root without the right to mount cannot make a folder read-only")
+    assert subprocess.run([*prefix, "touch", str(folder / "file")], capture_output=True).returncode
+    return prefix
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux does")
+def test_a_project_folder_that_cannot_be_written_is_used(environment: JuliaEnvironment, tmp_path: Path) -> None:
+    project = copy_project(environment, tmp_path / "project")
+    assert run("print(fit().status)", project, read_only(Path(project.project))) == ["completed"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux does")
+def test_a_depot_that_cannot_be_written_is_used(environment: JuliaEnvironment, tmp_path: Path) -> None:
+    """With the bundled package compiled nowhere yet; a small one stands in, or this would take minutes."""
+    shutil.copytree(Path(PACKAGE) / "pyturingvi", tmp_path / "pyturingvi")
+    shutil.rmtree(tmp_path / "pyturingvi" / "julia", ignore_errors=True)
+    (tmp_path / "julia" / "src").mkdir(parents=True)
+    shutil.copy(Path(PACKAGE) / "julia" / "Project.toml", tmp_path / "julia")
+    (tmp_path / "julia" / "src" / "PyTuringVI.jl").write_text("module PyTuringVI\nconst ANSWER = 42\nend\n")
+    (tmp_path / "depot").mkdir()
+    depot = f"{tmp_path / 'depot'}:{os.environ.get('JULIA_DEPOT_PATH', '')}"
+    code = "print(tv.start_julia().module.ANSWER)"
+    prefix = read_only(tmp_path / "depot")
+    settings = {"PYTHONPATH": str(tmp_path), "JULIA_DEPOT_PATH": depot}
+    for cache in (str(tmp_path / "cache"), "/proc/nonexistent"):  # with nothing writable at all, a temporary one
+        assert run(code, environment, prefix, XDG_CACHE_HOME=cache, **settings) == ["42"]
+    assert list((tmp_path / "cache").glob("pyturingvi/julia/compiled/*/PyTuringVI/*.ji"))
+    assert not any((tmp_path / "depot").iterdir())
+
+
+# ---- what a start leaves alone ------------------------------------------------------------------------------
+def test_an_error_in_julia_arrives_in_few_words(environment: JuliaEnvironment) -> None:
+    code = """
+    import traceback
+    runtime = tv.start_julia()
+    try:
+        runtime.seval('error("boom")')
+    except tv.PyTuringVIError as error:
+        print(repr(error))
+        print(len(traceback.format_exc().splitlines()))
+    print(repr(outcome(runtime.seval, "sqrt(-1.0)")))
+    print(repr(outcome(runtime.seval, "nothing_of_that_name")))
+    print(len(outcome(runtime.seval, 'error("x" ^ 100_000)')))
+    """
+    boom, lines, domain, unknown, longest = run(code, environment)
+    assert boom == "EngineError('Julia: boom')"
+    assert int(lines) < 15
+    assert domain.startswith("'EngineError: Julia: DomainError with -1.0:")
+    assert "nothing_of_that_name" in unknown
+    assert int(longest) < 2100
+
+
+def test_a_start_prints_nothing_and_leaves_threads_signals_and_variables_as_they_are(
+    environment: JuliaEnvironment,
+) -> None:
+    code = """
+    before = dict(os.environ)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    warnings.simplefilter("error")
+    runtime = tv.start_julia()
+    fit()
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert int(runtime.seval("Threads.nthreads()")) == 1
+    changed = {name for name in before | os.environ if before.get(name) != os.environ.get(name)}
+    assert changed <= {"JULIA_PYTHONCALL_EXE"}, changed
+    """
+    assert run(code, environment, JULIA_NUM_THREADS="4") == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes the network away as Linux does")
+def test_a_start_needs_no_network_no_path_and_no_juliapkg(environment: JuliaEnvironment) -> None:
+    prefix = ("unshare", "-n") if os.geteuid() == 0 else ("unshare", "-rn")
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        pytest.skip("this user cannot take the network away")
+    code = "print(fit().status, 'juliapkg' in sys.modules)"
+    env = shutil.which("env")
+    assert env is not None
+    assert run(code, environment, (*prefix, env, "PATH=/nonexistent")) == ["completed False"]
+
+
+def test_juliacalls_own_switch_off_is_named(environment: JuliaEnvironment) -> None:
+    said = run("print(outcome(tv.start_julia))", environment, PYTHON_JULIACALL_INIT="no")
+    assert said == ["EngineError: PYTHON_JULIACALL_INIT=no keeps Julia from starting; unset it."]

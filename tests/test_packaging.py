@@ -1,0 +1,68 @@
+"""The wheel and the source distribution carry the Julia code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from julia_children import PACKAGE
+
+CLONE = Path(PACKAGE)
+pytestmark = pytest.mark.skipif(not (CLONE / "pyproject.toml").exists(), reason="not in a clone")
+
+
+def build(what: str, source: Path, target: Path) -> Path:
+    """A distribution, made by the build backend's hook, as pip and build call it."""
+    pytest.importorskip("hatchling", reason="the build backend hatchling is not installed")
+    code = f"from hatchling.build import build_{what}; print(build_{what}({str(target)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target / done.stdout.splitlines()[-1]
+
+
+def files_below(folder: Path, *left_out: str) -> set[str]:
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {str(path) for path in found if path.parts[0] not in left_out and not path.name.startswith("Manifest")}
+
+
+def test_an_unpacked_wheel_uses_the_julia_code_inside_it(tmp_path: Path) -> None:
+    with zipfile.ZipFile(build("wheel", CLONE, tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "site")
+    inside = tmp_path / "site" / "pyturingvi"
+    assert files_below(inside / "julia") == files_below(CLONE / "julia", "test")
+    assert (inside / "juliapkg.json").read_text() == (CLONE / "pyturingvi" / "juliapkg.json").read_text()
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path / "site")!r})
+from pyturingvi.julia_environment import juliapkg_table, source_directory
+print(source_directory(), "Zygote" in juliapkg_table()["packages"])
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(inside / "julia"), "True"]
+
+
+def test_the_source_distribution_gives_the_same_wheel(tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", CLONE, tmp_path)) as source:
+        source.extractall(tmp_path / "unpacked", filter="data")
+    (folder,) = (tmp_path / "unpacked").iterdir()
+    assert files_below(folder / "julia") == files_below(CLONE / "julia")
+    contents = []
+    for name, start in (("ours", CLONE), ("theirs", folder)):
+        (tmp_path / name).mkdir()
+        with zipfile.ZipFile(build("wheel", start, tmp_path / name)) as wheel:
+            contents.append({item.filename: item.CRC for item in wheel.infolist()})
+    assert contents[0] == contents[1]
+
+
+def test_an_editable_install_uses_the_julia_code_in_place(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="the build backend hatchling is not installed")
+    code = f"from hatchling.build import build_editable; print(build_editable({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=CLONE, capture_output=True, text=True, check=True)
+    with zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]) as wheel:
+        names = [name for name in wheel.namelist() if ".dist-info" not in name]
+        assert names == ["_pyturingvi.pth"]
+        assert wheel.read(names[0]).decode().strip() == str(CLONE)
