@@ -1,7 +1,7 @@
 # Maps between the real line and a natural space, for batches with one column a point.
 
 """Log density of `log s` for a scale `s` with the positive half of Student-t(4), the log-Jacobian included."""
-half_student_t4_on_log_scale(x::T) where {T<:Real} = T(log(2)) + student_t4(exp(x)) + x
+half_student_t4_on_log_scale(x::T) where {T<:Real} = T(log(3 / 4)) - T(5 / 2) * softplus(2 * x - T(2 * log(2))) + x
 
 """Log density of Student-t with 4 degrees of freedom."""
 student_t4(x::T) where {T<:Real} = T(log(3 / 8)) - T(5 / 2) * log1p(x * x / 4)
@@ -50,3 +50,59 @@ end
 
 ChainRulesCore.@non_differentiable lkj_selections(::Any, ::Any)
 ChainRulesCore.@non_differentiable lkj_log_normalizer(::Any)
+
+# ---- in place, for one point on the CPU -----------------------------------------------------------------------------
+
+"""
+    lkj_cholesky!(factor, remainder, v)
+
+The D x D `factor` that `lkj_cholesky(v, D)` gives; `remainder[i, j]` is what columns before j leave of row i's length.
+"""
+function lkj_cholesky!(factor::Matrix{Float64}, remainder::Matrix{Float64}, v::AbstractVector{Float64})
+    D, place = size(factor, 1), 0
+    @inbounds for i in 1:D
+        log_left = 0.0
+        for j in 1:(i - 1)
+            place += 1
+            remainder[i, j] = exp(log_left)
+            factor[i, j] = tanh(v[place]) * remainder[i, j]
+            log_left -= log_cosh(v[place])
+        end
+        factor[i, i] = remainder[i, i] = exp(log_left)
+        for j in (i + 1):D
+            factor[i, j] = remainder[i, j] = 0.0
+        end
+    end
+    return factor
+end
+
+"""
+    lkj_cholesky_pullback!(slopes, v, factor_slopes, factor, remainder)
+
+Gradient with respect to v of a function whose gradient with respect to the factor's lower entries is `factor_slopes`;
+`factor` and `remainder` are what `lkj_cholesky!` gave.
+"""
+function lkj_cholesky_pullback!(
+    slopes::AbstractVector{Float64}, v::AbstractVector{Float64}, factor_slopes::Matrix{Float64},
+    factor::Matrix{Float64}, remainder::Matrix{Float64},
+)
+    D = size(factor, 1)
+    place = length(v) + 1
+    @inbounds for i in D:-1:2
+        # v_ij changes its own entry, and through the remainder all entries of row i behind column j
+        behind = factor_slopes[i, i] * factor[i, i]
+        for j in (i - 1):-1:1
+            place -= 1
+            own = factor_slopes[i, j] * remainder[i, j]
+            slopes[place] = own * sech_squared(v[place]) - behind * tanh(v[place])
+            behind += factor_slopes[i, j] * factor[i, j]
+        end
+    end
+    return slopes
+end
+
+"""1/cosh(v)^2 = 1 - tanh(v)^2, without the cancellation of the right-hand form."""
+function sech_squared(v::Real)
+    decay = exp(-2 * abs(v))
+    return 4 * decay / abs2(1 + decay)
+end

@@ -35,6 +35,16 @@ function log_density_gradient!(slopes::AbstractMatrix, model::Model, points::Abs
     return copyto!(slopes, only(Zygote.gradient(x -> sum(log_density(model, x)), points)))
 end
 
+function check_size(model::Model, points::AbstractMatrix, results_fit::Bool)
+    size(points, 1) == dim(model.layout) && results_fit ||
+        throw(DimensionMismatch("points must have $(dim(model.layout)) rows, got $(size(points, 1)), and results their size"))
+    return nothing
+end
+
+"""An array of the CPU as a plain `Array`; one of another device as it is."""
+on_host(A::AbstractArray) = similar(A, Int8, ntuple(zero, ndims(A))) isa Array
+plain_on_host(A::AbstractArray) = on_host(A) ? convert(Array, A) : A
+
 """Split points into the globals (d_z x M) and the locals (N d_y x M)."""
 function split_points(layout::Layout, points::AbstractMatrix)
     size(points, 1) == dim(layout) ||

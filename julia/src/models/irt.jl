@@ -9,7 +9,12 @@ struct ItemResponse{A<:AbstractMatrix} <: Model
     signs::A
 end
 
-ItemResponse(signs::AbstractMatrix) = ItemResponse(Layout(3 + 2 * size(signs, 1), size(signs, 2), 1), signs)
+function ItemResponse(signs::AbstractMatrix)
+    layout = Layout(3 + 2 * size(signs, 1), size(signs, 2), 1)
+    on_host(signs) || return ItemResponse(layout, signs)
+    # one byte a cell, and the students of an item side by side: the order in which the CPU's sums run
+    return ItemResponse(layout, transpose(Matrix{Int8}(transpose(signs))))
+end
 
 function log_density(model::ItemResponse, points::AbstractMatrix)
     T, (K, J) = eltype(points), size(model.signs)
@@ -29,4 +34,141 @@ end
 function cells_of_point(model::ItemResponse, log_gamma::AbstractVector, centre::AbstractVector, alpha::AbstractVector)
     logits = exp.(log_gamma) .* alpha' .+ centre
     return -sum(abs.(model.signs) .* softplus.(-model.signs .* logits))
+end
+
+# ---- in place, on the CPU -------------------------------------------------------------------------------------------
+const HostItemResponse = ItemResponse{<:LinearAlgebra.Transpose{Int8,Matrix{Int8}}}
+
+scratch(model::HostItemResponse, ::Type{T}) where {T<:Union{Float32,Float64}} = ResponseBuffers{T}(parent(model.signs))
+
+function log_density!(
+    values::AbstractVector, model::HostItemResponse, points::StridedMatrix{T}, buffers::ResponseBuffers{T}
+) where {T}
+    signs, rows = parent(model.signs), local_range(model.layout)
+    check_size(model, points, length(values) == size(points, 2))
+    for first in 1:GROUP_POINTS:size(points, 2)
+        group = first:min(first + GROUP_POINTS - 1, size(points, 2))
+        prepare_group!(buffers, points, group)
+        for (p, m) in enumerate(group)
+            alpha, half_gamma, half_centre = half_logit(buffers, points, rows, p, m)
+            panels = panels_of(buffers, half_gamma, alpha)
+            buffers.by_panels[p] = panels.n > 0
+            cells = if panels.n > 0
+                -panel_value(panels, buffers.panels, half_gamma, half_centre, alpha)
+            else
+                cells_value(signs, alpha, half_gamma, half_centre, buffers)
+            end
+            values[m] = cells + log_prior(model, points, m)
+        end
+        any(view(buffers.by_panels, eachindex(group))) || continue
+        fill!(buffers.ability_moments, 0.0)
+        signed_sums!(buffers.ability_moments, nothing, signs, points, rows, group, buffers)
+        for (p, m) in enumerate(group)
+            buffers.by_panels[p] && (values[m] += signed_logits(buffers, p))
+        end
+    end
+    return values
+end
+
+function log_density_gradient!(
+    slopes::StridedMatrix{T}, model::HostItemResponse, points::StridedMatrix{T}, buffers::ResponseBuffers{T}
+) where {T}
+    signs, rows = parent(model.signs), local_range(model.layout)
+    check_size(model, points, size(slopes) == size(points))
+    for first in 1:GROUP_POINTS:size(points, 2)
+        group = first:min(first + GROUP_POINTS - 1, size(points, 2))
+        prepare_group!(buffers, points, group)
+        fill!(buffers.moments, 0.0)
+        fill!(buffers.ability_moments, 0.0)
+        for (p, m) in enumerate(group)
+            alpha, half_gamma, half_centre = half_logit(buffers, points, rows, p, m)
+            alpha_slopes = @view slopes[rows, m]
+            moments, ability_moments = view(buffers.moments, :, p), view(buffers.ability_moments, :, p)
+            alpha_slopes .= .-alpha
+            panels = panels_of(buffers, half_gamma, alpha)
+            buffers.by_panels[p] = panels.n > 0
+            if panels.n > 0
+                moments .= buffers.right_minus_wrong
+                panel_gradient!(
+                    alpha_slopes, moments, ability_moments, panels, buffers.panels, half_gamma, half_centre, alpha
+                )
+            else
+                cells_gradient!(alpha_slopes, moments, ability_moments, signs, alpha, half_gamma, half_centre, buffers)
+            end
+        end
+        if any(view(buffers.by_panels, eachindex(group)))
+            signed_sums!(buffers.ability_moments, slopes, signs, points, rows, group, buffers)
+        end
+        for (p, m) in enumerate(group)
+            global_slopes!(slopes, points, m, buffers, p)
+        end
+    end
+    return slopes
+end
+
+"""Half discriminations and half intercepts of a group of points."""
+function prepare_group!(buffers::ResponseBuffers, points::AbstractMatrix, group::UnitRange{Int})
+    K = size(buffers.half_gamma, 1)
+    @inbounds for (p, m) in enumerate(group), k in 1:K
+        buffers.half_gamma[k, p] = exp(Float64(points[3 + k, m])) / 2
+        buffers.half_centre[k, p] = (Float64(points[3 + K + k, m]) + Float64(points[1, m])) / 2
+    end
+    return nothing
+end
+
+half_logit(buffers::ResponseBuffers, points::AbstractMatrix, rows::UnitRange{Int}, p::Int, m::Int) =
+    view(points, rows, m), view(buffers.half_gamma, :, p), view(buffers.half_centre, :, p)
+
+panels_of(buffers::ResponseBuffers, half_gamma::AbstractVector, alpha::AbstractVector) =
+    buffers.complete ? Panels(half_gamma, alpha) : Panels(0.0, 1.0, 0)
+
+"""`sum s h` of a point of a complete table."""
+function signed_logits(buffers::ResponseBuffers, p::Int)
+    total = 0.0
+    @inbounds for k in axes(buffers.half_gamma, 1)
+        total += buffers.half_gamma[k, p] * buffers.ability_moments[k, p]
+        total += buffers.half_centre[k, p] * buffers.right_minus_wrong[k]
+    end
+    return total
+end
+
+"""Log density of one point's variables before any response is seen."""
+function log_prior(model::HostItemResponse, points::AbstractMatrix, m::Int)
+    K, J = size(model.signs)
+    mu, log_s_beta, log_s_gamma = (Float64(points[i, m]) for i in 1:3)
+    normal(rows, log_s) = -exp(-2 * log_s) * squares(view(points, rows, m)) / 2 - K * log_s
+    return student_t4(mu) +
+           half_student_t4_on_log_scale(log_s_beta) +
+           half_student_t4_on_log_scale(log_s_gamma) +
+           normal(4:(3 + K), log_s_gamma) +
+           normal((4 + K):(3 + 2K), log_s_beta) - squares(view(points, local_range(model.layout), m)) / 2 -
+           (2K + J) / 2 * log(2π)
+end
+
+function squares(x::AbstractVector)
+    total = 0.0
+    @inbounds @simd for i in eachindex(x)
+        total += abs2(Float64(x[i]))
+    end
+    return total
+end
+
+"""The slopes of one point's globals, from its moments."""
+function global_slopes!(slopes::AbstractMatrix, points::AbstractMatrix, m::Int, buffers::ResponseBuffers, p::Int)
+    (; half_gamma, moments, ability_moments) = buffers
+    K = size(half_gamma, 1)
+    mu, precision_beta, precision_gamma = Float64(points[1, m]), exp(-2 * Float64(points[2, m])), exp(-2 * Float64(points[3, m]))
+    in_mu = chi_beta = chi_gamma = 0.0
+    @inbounds for k in 1:K
+        log_gamma, beta = Float64(points[3 + k, m]), Float64(points[3 + K + k, m])
+        chi_gamma += precision_gamma * abs2(log_gamma)
+        chi_beta += precision_beta * abs2(beta)
+        in_mu += moments[k, p] / 2
+        slopes[3 + k, m] = half_gamma[k, p] * ability_moments[k, p] - precision_gamma * log_gamma
+        slopes[3 + K + k, m] = moments[k, p] / 2 - precision_beta * beta
+    end
+    slopes[1, m] = in_mu - 5 * mu / (4 + abs2(mu))
+    slopes[2, m] = chi_beta - K + 1 - 5 / (1 + 4 * precision_beta)
+    slopes[3, m] = chi_gamma - K + 1 - 5 / (1 + 4 * precision_gamma)
+    return nothing
 end

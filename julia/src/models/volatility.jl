@@ -11,7 +11,7 @@ end
 function StochasticVolatility(returns::AbstractMatrix)
     D, T = size(returns)
     T >= 2 || throw(ArgumentError("StochasticVolatility: returns must cover at least 2 times, got $T."))
-    return StochasticVolatility(Layout(3D + D * (D - 1) ÷ 2, T, D), returns)
+    return StochasticVolatility(Layout(3D + D * (D - 1) ÷ 2, T, D), plain_on_host(returns))
 end
 
 function log_density(model::StochasticVolatility, points::AbstractMatrix)
@@ -39,4 +39,292 @@ function density_of_point(model::StochasticVolatility, z::AbstractVector, y::Abs
     path = -sum(abs2, white) / 2 - R(T) * log_det
     observed = -sum(y) / 2 - sum(abs2.(model.returns) .* exp.(-y)) / 2
     return prior + path + observed - R(D * T * log(2π))
+end
+
+# ---- in place, on the CPU -------------------------------------------------------------------------------------------
+# Times run in blocks that stay in the cache, turned so that the times of a series stand side by side: every loop over
+# times is then one of vectors, whatever D is. The innovations r_t = (y_t - mu) - phi (y_{t-1} - mu), none lagged at t = 1,
+# are whitened by W = L^-1 diag(1/tau); pulled_t = -W'W r_t is the gradient with respect to r_t.
+
+const BLOCK_TIMES = 64
+
+"""Buffers: data, globals of one point, and for a block of times one row a time."""
+struct VolatilityBuffers{T}
+    half_squares::Vector{T}
+    z::Vector{Float64}
+    phi::Vector{Float64}
+    tau::Vector{Float64}
+    slopes::Vector{Float64}
+    factor::Matrix{Float64}
+    remainder::Matrix{Float64}
+    whiten::Matrix{Float64}
+    factor_slopes::Matrix{Float64}
+    sums::Matrix{Float64}  # D x 3: of pulled_t, of -pulled_t (y_{t-1} - mu), and pulled_1
+    centred::Matrix{T}  # one row more: the time before the block comes first
+    innovations::Matrix{T}
+    white::Matrix{T}
+    pulled::Matrix{T}
+end
+
+function scratch(model::StochasticVolatility{<:Matrix}, ::Type{T}) where {T<:Union{Float32,Float64}}
+    D, n_global = size(model.returns, 1), model.layout.n_global
+    return VolatilityBuffers{T}(
+        vec(abs2.(model.returns)) ./ 2,
+        zeros(n_global),
+        zeros(D),
+        zeros(D),
+        zeros(n_global),
+        (zeros(D, D) for _ in 1:4)...,
+        zeros(D, 3),
+        zeros(T, BLOCK_TIMES + 1, D),
+        (zeros(T, BLOCK_TIMES, D) for _ in 1:3)...,
+    )
+end
+
+function log_density!(
+    values::AbstractVector, model::StochasticVolatility{<:Matrix}, points::StridedMatrix{T}, buffers::VolatilityBuffers{T}
+) where {T}
+    check_size(model, points, length(values) == size(points, 2))
+    D, n_times = size(model.returns)
+    for m in axes(points, 2)
+        prepare_globals!(buffers, points, m, D)
+        y = @view points[local_range(model.layout), m]
+        squares = 0.0
+        for start in 0:BLOCK_TIMES:(n_times - 1)
+            count = min(BLOCK_TIMES, n_times - start)
+            innovate!(buffers, y, start, count)
+            whiten!(buffers, count)
+            for i in 1:D
+                squares += sum_squares(buffers.white, i, count)
+            end
+        end
+        values[m] = global_density(model, buffers.z) - squares / 2 - observed(buffers.half_squares, y)
+    end
+    return values
+end
+
+function log_density_gradient!(
+    slopes::StridedMatrix{T}, model::StochasticVolatility{<:Matrix}, points::StridedMatrix{T}, buffers::VolatilityBuffers{T}
+) where {T}
+    check_size(model, points, size(slopes) == size(points))
+    D, n_times = size(model.returns)
+    rows = local_range(model.layout)
+    for m in axes(points, 2)
+        prepare_globals!(buffers, points, m, D)
+        fill!(buffers.factor_slopes, 0.0)
+        fill!(buffers.sums, 0.0)
+        y, out = view(points, rows, m), view(slopes, rows, m)
+        observed_slopes!(out, buffers.half_squares, y)
+        for start in 0:BLOCK_TIMES:(n_times - 1)
+            count = min(BLOCK_TIMES, n_times - start)
+            innovate!(buffers, y, start, count)
+            whiten!(buffers, count)
+            pull!(buffers, count)
+            add_sums!(buffers, start, count)
+            add_pulled!(out, buffers, start, count)
+        end
+        global_slopes!(buffers, n_times)
+        for k in eachindex(buffers.slopes)
+            slopes[k, m] = buffers.slopes[k]
+        end
+    end
+    return slopes
+end
+
+"""Read one point's globals, and fill `factor`, `remainder` and `whiten`: not finite, without a word, where L is singular."""
+function prepare_globals!(buffers::VolatilityBuffers, points::AbstractMatrix, m::Int, D::Int)
+    (; z, phi, tau, factor, remainder, whiten) = buffers
+    for k in eachindex(z)
+        z[k] = points[k, m]
+    end
+    for i in 1:D
+        phi[i], tau[i] = tanh(z[D + i] / 2), exp(z[2D + i])
+    end
+    lkj_cholesky!(factor, remainder, view(z, (3D + 1):length(z)))
+    fill!(whiten, 0.0)
+    @inbounds for j in 1:D, i in j:D
+        total = i == j ? 1.0 : 0.0
+        for k in j:(i - 1)
+            total -= factor[i, k] * whiten[k, j]
+        end
+        whiten[i, j] = total / factor[i, i]
+    end
+    @inbounds for j in 1:D, i in j:D
+        whiten[i, j] /= tau[j]
+    end
+    return nothing
+end
+
+"""Centred log volatilities and innovations of a block of times."""
+function innovate!(buffers::VolatilityBuffers{T}, y::AbstractVector{T}, start::Int, count::Int) where {T}
+    (; centred, innovations) = buffers
+    D = size(innovations, 2)
+    @inbounds for i in 1:D
+        mu, phi = T(buffers.z[i]), T(buffers.phi[i])
+        centred[1, i] = start == 0 ? zero(T) : y[(start - 1) * D + i] - mu
+        for t in 1:count
+            centred[t + 1, i] = y[(start + t - 1) * D + i] - mu
+        end
+        @simd ivdep for t in 1:count
+            innovations[t, i] = centred[t + 1, i] - phi * centred[t, i]
+        end
+        if start == 0
+            innovations[1, i] = centred[2, i]
+        end
+    end
+    return nothing
+end
+
+"""`white = innovations W'` of a block."""
+function whiten!(buffers::VolatilityBuffers{T}, count::Int) where {T}
+    (; innovations, white, whiten) = buffers
+    @inbounds for i in axes(white, 2)
+        set_column!(white, i, T(whiten[i, 1]), innovations, 1, count)
+        for j in 2:i
+            add_column!(white, i, T(whiten[i, j]), innovations, j, count)
+        end
+    end
+    return nothing
+end
+
+"""`pulled = -white W` of a block."""
+function pull!(buffers::VolatilityBuffers{T}, count::Int) where {T}
+    (; pulled, white, whiten) = buffers
+    D = size(pulled, 2)
+    @inbounds for j in 1:D
+        set_column!(pulled, j, -T(whiten[j, j]), white, j, count)
+        for i in (j + 1):D
+            add_column!(pulled, j, -T(whiten[i, j]), white, i, count)
+        end
+    end
+    return nothing
+end
+
+function set_column!(A::Matrix{T}, i::Int, factor::T, B::Matrix{T}, j::Int, count::Int) where {T}
+    @inbounds @simd ivdep for t in 1:count
+        A[t, i] = factor * B[t, j]
+    end
+    return nothing
+end
+
+function add_column!(A::Matrix{T}, i::Int, factor::T, B::Matrix{T}, j::Int, count::Int) where {T}
+    @inbounds @simd ivdep for t in 1:count
+        A[t, i] = muladd(factor, B[t, j], A[t, i])
+    end
+    return nothing
+end
+
+"""Sums over the block's times that the globals' slopes need."""
+function add_sums!(buffers::VolatilityBuffers, start::Int, count::Int)
+    (; factor_slopes, sums, centred, white, pulled) = buffers
+    @inbounds for i in axes(white, 2)
+        if start == 0
+            sums[i, 3] = pulled[1, i]
+        end
+        sums[i, 1] += sum_column(pulled, i, count)
+        sums[i, 2] -= dot_columns(pulled, i, centred, i, count)
+        for j in 1:i
+            factor_slopes[i, j] += dot_columns(pulled, i, white, j, count)
+        end
+    end
+    return nothing
+end
+
+function sum_column(A::Matrix{T}, i::Int, count::Int) where {T}
+    total = zero(T)
+    @inbounds @simd for t in 1:count
+        total += A[t, i]
+    end
+    return Float64(total)
+end
+
+function dot_columns(A::Matrix{T}, i::Int, B::Matrix{T}, j::Int, count::Int) where {T}
+    total = zero(T)
+    @inbounds @simd for t in 1:count
+        total += A[t, i] * B[t, j]
+    end
+    return Float64(total)
+end
+
+function sum_squares(A::Matrix, i::Int, count::Int)
+    total = 0.0
+    @inbounds @simd for t in 1:count
+        total += abs2(Float64(A[t, i]))
+    end
+    return total
+end
+
+"""Add to the local slopes what the block's innovations give: `pulled_t`, and one time earlier `-phi pulled_t`."""
+function add_pulled!(out::AbstractVector{T}, buffers::VolatilityBuffers{T}, start::Int, count::Int) where {T}
+    pulled, D = buffers.pulled, size(buffers.pulled, 2)
+    @inbounds for i in 1:D
+        phi = T(buffers.phi[i])
+        if start > 0
+            out[(start - 1) * D + i] -= phi * pulled[1, i]
+        end
+        for t in 1:(count - 1)
+            out[(start + t - 1) * D + i] += pulled[t, i] - phi * pulled[t + 1, i]
+        end
+        out[(start + count - 1) * D + i] += pulled[count, i]
+    end
+    return nothing
+end
+
+"""`sum y/2 + x^2 exp(-y)/2`, the returns' log density with the sign turned and without its constant."""
+function observed(half_squares::Vector{T}, y::AbstractVector{T}) where {T}
+    total = 0.0
+    @inbounds @simd for n in eachindex(half_squares)
+        total += Float64(y[n]) / 2 + Float64(half_squares[n] * fast_exp(-y[n]))
+    end
+    return total
+end
+
+function observed_slopes!(out::AbstractVector{T}, half_squares::Vector{T}, y::AbstractVector{T}) where {T}
+    @inbounds @simd ivdep for n in eachindex(half_squares)
+        out[n] = muladd(half_squares[n], fast_exp(-y[n]), -one(T) / 2)
+    end
+    return nothing
+end
+
+"""All terms without a time index: priors, log-Jacobians, log det Q, constants."""
+function global_density(model::StochasticVolatility, z::Vector{Float64})
+    D, n_times = size(model.returns)
+    total = -D * log(10π) + D * log(2 / 5π) - lkj_log_normalizer(D) - D * n_times * log(2π)
+    for i in 1:D
+        mu, v, log_tau = z[i], z[D + i], z[2D + i]
+        total += uniform_on_tanh_scale(v) - log1p(abs2(mu / 10))
+        total += (1 - n_times) * log_tau - softplus(2 * log_tau - 2 * log(5))
+    end
+    place = 3D
+    for i in 2:D, j in 1:(i - 1)
+        place += 1
+        # log det Q gives each log cosh(v) a weight of T, with the sign against the prior's
+        total -= (D - j + 1 - n_times) * log_cosh(z[place])
+    end
+    return total
+end
+
+"""The slopes of one point's globals, from the sums over its times."""
+function global_slopes!(buffers::VolatilityBuffers, n_times::Int)
+    (; z, slopes, factor, remainder, factor_slopes, sums) = buffers
+    D = size(factor, 1)
+    @inbounds for i in 1:D
+        mu, phi = z[i], buffers.phi[i]
+        slopes[i] = -2 * mu / (100 + abs2(mu)) - (1 - phi) * sums[i, 1] - phi * sums[i, 3]
+        slopes[D + i] = sums[i, 2] * sech_squared(z[D + i] / 2) / 2 - phi
+        in_tau = 0.0
+        for j in 1:i
+            factor_slopes[i, j] *= -buffers.tau[i]
+            in_tau += factor_slopes[i, j] * factor[i, j]
+        end
+        slopes[2D + i] = in_tau + 1 - n_times - 2 / (1 + 25 * exp(-2 * z[2D + i]))
+    end
+    partial = (3D + 1):length(z)
+    lkj_cholesky_pullback!(view(slopes, partial), view(z, partial), factor_slopes, factor, remainder)
+    place = 3D
+    for i in 2:D, j in 1:(i - 1)
+        place += 1
+        slopes[place] -= (D - j + 1 - n_times) * tanh(z[place])
+    end
+    return nothing
 end
