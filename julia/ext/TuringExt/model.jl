@@ -1,14 +1,16 @@
 # A Turing model as a model of the engine: one column after the other through DynamicPPL.
 
 """
-    TuringModel(model, locals; ad, rng)
+    TuringModel(model, locals; ad="", gradient=true)
 
 Any DynamicPPL model, its variables laid out as `[z, y_1, ..., y_N]`. `ldf` holds one AD preparation and the model one
-buffer, so that it serves one thread at a time. `reference` is a linked vector at which the density is finite.
+buffer, so that it serves one thread at a time. `reference` is a linked vector at which the density is finite, `ad` the
+name of the backend ("" for no gradient).
 """
 struct TuringModel{F<:LogDensityFunction} <: PyTuringVI.Model
     layout::PyTuringVI.Layout
     ldf::F
+    ad::String
     variables::Vector{Variable}
     order::Vector{Int}
     reference::Vector{Float64}
@@ -24,12 +26,26 @@ function TuringModel(model::DynamicPPL.Model, locals::Vector{String}; ad::Abstra
     variables = find_variables(plain, starts[:, 1], locals)
     layout, order = layout_and_order(variables)
     reference = starts[:, 1]
-    gradient || return TuringModel(layout, plain, variables, order, reference, similar(reference))
-    name = isempty(ad) ? default_backend(length(order)) : ad
-    adtype = load_backend(name)
-    ldf = Base.invokelatest(differentiable, model, values, adtype, name)
-    Base.invokelatest(check_gradient, ldf, starts[:, 2:end], name)
-    return TuringModel(layout, ldf, variables, order, reference, similar(reference))
+    gradient || return TuringModel(layout, plain, "", variables, order, reference, similar(reference))
+    name, ldf = with_gradient(model, values, starts[:, 2:end], isempty(ad) ? default_backends(length(order)) : [ad])
+    return TuringModel(layout, ldf, name, variables, order, reference, similar(reference))
+end
+
+"""The first of the backends that gives a right gradient, and the log density with it; the first one's error if none does."""
+function with_gradient(model::DynamicPPL.Model, values, points::AbstractMatrix, names::Vector{String})
+    errors = ModelError[]
+    for name in names
+        try
+            adtype = load_backend(name)
+            ldf = Base.invokelatest(differentiable, model, values, adtype, name)
+            Base.invokelatest(check_gradient, ldf, points, name)
+            return name, ldf
+        catch error
+            error isa ModelError || rethrow()
+            push!(errors, error)
+        end
+    end
+    throw(first(errors))
 end
 
 """The log density with a prepared gradient."""

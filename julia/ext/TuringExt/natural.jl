@@ -61,3 +61,4 @@ end
 
 PyTuringVI.variable_names(model::TuringModel) = [variable.name for variable in model.variables]
 PyTuringVI.variable_shapes(model::TuringModel) = [collect(size(natural(variable.prototype))) for variable in model.variables]
+PyTuringVI.ad_of(model::TuringModel) = model.ad

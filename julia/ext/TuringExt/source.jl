@@ -6,6 +6,7 @@ const SOURCE_NAME = "the model's source"
 struct Program
     model::DynamicPPL.Model
     name::String
+    line::Int  # of the source, where the model begins
 end
 
 function PyTuringVI.turing_program(source::AbstractString, data::NamedTuple, function_name::AbstractString="")
@@ -22,7 +23,7 @@ function PyTuringVI.turing_program(source::AbstractString, data::NamedTuple, fun
         end
     end
     model = Base.invokelatest(call_with_data, space, definition, data)
-    return Base.invokelatest(probe, Program(model, definition.name))
+    return Base.invokelatest(probe, Program(model, definition.name, definition.line))
 end
 
 """Run the model a few times, so that one that throws is refused before anything is built on it."""
@@ -44,7 +45,7 @@ function running(f, program::Program)
         return f()
     catch error
         error isa Union{InterruptException,ModelError} && rethrow()
-        throw(ModelError("the Turing model $(repr(program.name)) fails when it is run: $(summarized(error, catch_backtrace()))"))
+        throw(ModelError("the Turing model $(repr(program.name)) fails when it is run: $(summarized(error, catch_backtrace(), program.line))"))
     end
 end
 
@@ -88,7 +89,7 @@ function model_definition(statement::Expr)
     call = last(statement.args)
     call isa Expr && call.head === :macrocall || return nothing
     string(first(call.args)) in ("@model", "Turing.var\"@model\"", "DynamicPPL.var\"@model\"", "Turing.@model", "DynamicPPL.@model") ||
-        return model_definition_below_docstring(call)
+        return model_definition_below_docstring(statement)
     signature = last(call.args)
     signature isa Expr && signature.head in (:function, :(=)) || return nothing
     head = first(signature.args)
@@ -96,13 +97,14 @@ function model_definition(statement::Expr)
         head = first(head.args)
     end
     head isa Expr && head.head === :call && first(head.args) isa Symbol || return nothing
-    return (; name=string(first(head.args)), arguments=arguments_of(head))
+    return (; name=string(first(head.args)), arguments=arguments_of(head), line=first(statement.args).line)
 end
 
-function model_definition_below_docstring(call::Expr)
+function model_definition_below_docstring(statement::Expr)
+    call = last(statement.args)
     string(first(call.args)) in ("Core.var\"@doc\"", "Core.@doc", "@doc") || return nothing
     inner = last(call.args)
-    return inner isa Expr ? model_definition(Expr(:toplevel, inner)) : nothing
+    return inner isa Expr ? model_definition(Expr(:toplevel, first(statement.args), inner)) : nothing
 end
 
 """Arguments of a call in a signature: name (nothing for `::Type{T}`), default expression, whether it is a keyword."""
@@ -179,17 +181,19 @@ end
 # ---- an error in one message -------------------------------------------------------------------------------------
 const LONGEST = 600
 
-"""An exception's first lines, with the line of the user's source it comes from where that is known."""
-function summarized(error, trace=nothing)
-    while error isa Union{LoadError,CompositeException,TaskFailedException}
-        error = error isa LoadError ? error.error : error isa CompositeException ? first(error) : current_exceptions(error.task)[1].exception
+"""
+An exception's first lines, with the line of the user's source it comes from where that is known. DynamicPPL gives the
+whole model's line `but_not` to what fails in a `~` statement: no line is better than that one.
+"""
+function summarized(error, trace=nothing, but_not::Int=0)
+    while error isa LoadError
+        error = error.error
     end
-    text = sprint(showerror, error; context=:limit => true)
-    lines = filter(!isempty ∘ strip, split(first(split(text, "\nStacktrace:")), '\n'))
-    kept = join(Iterators.take(lines, 6), '\n')
+    text = first(split(sprint(showerror, error; context=:limit => true), "\nStacktrace:"))
+    kept = join(Iterators.take(filter(!isempty ∘ strip, split(text, '\n')), 6), '\n')
     length(kept) > LONGEST && (kept = first(kept, LONGEST) * " ...")
-    place = isnothing(trace) ? nothing : source_line(trace)
-    return isnothing(place) ? kept : "$kept (line $place of the source)"
+    line = isnothing(trace) ? nothing : source_line(trace)
+    return line in (nothing, but_not) ? kept : "$kept (line $line of the source)"
 end
 
 function source_line(trace)

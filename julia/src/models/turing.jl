@@ -42,7 +42,8 @@ function turing_program end
     turing_from_program(program, locals, ad="") -> Model
 
 Lay a program's variables out as `[z, y_1, ..., y_N]`: `locals` names the variables whose last axis runs over the N
-blocks, everything else is global. `ad` is one of `ad_names()`, or "" for the default. Throws a `ModelError` if a
+blocks, everything else is global. `ad` is one of `ad_names()`, or "" for the first that
+suits: forward mode for a short vector, then Mooncake, then ReverseDiff. Throws a `ModelError` if a
 local variable is unknown or does not line up, or the gradient is not to be had or wrong.
 """
 function turing_from_program end
@@ -69,3 +70,6 @@ function unconstrain end
 
 """Names of the automatic differentiation backends."""
 function ad_names end
+
+"""The automatic differentiation backend that a model uses."""
+function ad_of end
