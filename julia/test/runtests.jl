@@ -11,4 +11,6 @@ using Zygote: Zygote
     include("test_families.jl")
     include("test_models.jl")
     include("test_optimize.jl")
+    # in this test environment only if it supplies Turing
+    isnothing(Base.find_package("Turing")) || include("test_turing.jl")
 end

@@ -1,0 +1,204 @@
+# A user's Turing model: Julia text, compiled in a module of its own and called with the user's data.
+
+const SOURCE_NAME = "the model's source"
+
+"""A model called with its data."""
+struct Program
+    model::DynamicPPL.Model
+    name::String
+    line::Int  # of the source, where the model begins
+end
+
+function PyTuringVI.turing_program(source::AbstractString, data::NamedTuple, function_name::AbstractString="")
+    space = user_module()
+    statements = parse_source(source)
+    definitions = [definition for definition in model_definition.(statements) if !isnothing(definition)]
+    definition = chosen_definition(definitions, function_name)
+    for statement in statements
+        try
+            Core.eval(space, statement)
+        catch error
+            error isa InterruptException && rethrow()
+            throw(ModelError("the Turing model's source does not compile: $(summarized(error, catch_backtrace()))"))
+        end
+    end
+    model = Base.invokelatest(call_with_data, space, definition, data)
+    return Base.invokelatest(probe, Program(model, definition.name, definition.line))
+end
+
+"""Run the model a few times, so that one that throws is refused before anything is built on it."""
+function probe(program::Program)
+    running(program) do
+        try
+            refuse_unusable(program.model, Xoshiro(START_SEED))
+        catch error
+            error isa OUTSIDE || rethrow()  # a draw from a wide prior may lie where the model cannot be run
+        end
+        start(program.model, Xoshiro(START_SEED))
+    end
+    return program
+end
+
+"""Run `f`; what the model throws becomes a `ModelError` with its message and the line of the source."""
+function running(f, program::Program)
+    try
+        return f()
+    catch error
+        error isa Union{InterruptException,ModelError} && rethrow()
+        throw(ModelError("the Turing model $(repr(program.name)) fails when it is run: $(summarized(error, catch_backtrace(), program.line))"))
+    end
+end
+
+function PyTuringVI.turing_from_program(program::Program, locals, ad::AbstractString="")
+    return Base.invokelatest(TuringModel, program.model, String[name for name in locals]; ad)
+end
+
+function PyTuringVI.variable_names(program::Program)
+    values, points = start(program.model, Xoshiro(START_SEED))
+    ldf = LogDensityFunction(program.model, DynamicPPL.getlogjoint_internal, values)
+    return [string(varname) for (varname, _) in pairs(raw_values(ldf, points[:, 1]))]
+end
+
+# ---- the text ----------------------------------------------------------------------------------------------------
+"""A fresh module in which everything that a Turing script usually loads is at hand."""
+function user_module()
+    space = Module(:TuringModelSource)
+    for package in (Turing, Turing.Distributions, DynamicPPL, LinearAlgebra, Random, Statistics)
+        Core.eval(space, :(const $(nameof(package)) = $package))
+    end
+    Core.eval(space, :(using .Turing, .LinearAlgebra, .Random, .Statistics))
+    return space
+end
+
+function parse_source(source::AbstractString)
+    parsed = Meta.parseall(source; filename=SOURCE_NAME)
+    for statement in parsed.args
+        statement isa Expr && statement.head in (:error, :incomplete) || continue
+        throw(ModelError("the Turing model's source is not Julia code: $(summarized(first(statement.args)))"))
+    end
+    # each statement keeps the line it came from, so that errors can name it
+    line, statements = LineNumberNode(1, SOURCE_NAME), Expr[]
+    for statement in parsed.args
+        statement isa LineNumberNode ? (line = statement) : push!(statements, Expr(:toplevel, line, statement))
+    end
+    return statements
+end
+
+"""Name and arguments of a statement that is a `@model function` with a name; nothing for any other."""
+function model_definition(statement::Expr)
+    call = last(statement.args)
+    call isa Expr && call.head === :macrocall || return nothing
+    string(first(call.args)) in ("@model", "Turing.var\"@model\"", "DynamicPPL.var\"@model\"", "Turing.@model", "DynamicPPL.@model") ||
+        return model_definition_below_docstring(statement)
+    signature = last(call.args)
+    signature isa Expr && signature.head in (:function, :(=)) || return nothing
+    head = first(signature.args)
+    while head isa Expr && head.head in (:where, :(::))
+        head = first(head.args)
+    end
+    head isa Expr && head.head === :call && first(head.args) isa Symbol || return nothing
+    return (; name=string(first(head.args)), arguments=arguments_of(head), line=first(statement.args).line)
+end
+
+function model_definition_below_docstring(statement::Expr)
+    call = last(statement.args)
+    string(first(call.args)) in ("Core.var\"@doc\"", "Core.@doc", "@doc") || return nothing
+    inner = last(call.args)
+    return inner isa Expr ? model_definition(Expr(:toplevel, first(statement.args), inner)) : nothing
+end
+
+"""Arguments of a call in a signature: name (nothing for `::Type{T}`), default expression, whether it is a keyword."""
+function arguments_of(call::Expr)
+    found = NamedTuple[]
+    for argument in call.args[2:end]
+        if argument isa Expr && argument.head === :parameters
+            append!(found, [argument_of(keyword, true) for keyword in argument.args])
+        else
+            push!(found, argument_of(argument, false))
+        end
+    end
+    return found
+end
+
+function argument_of(argument, keyword::Bool)
+    has_default = argument isa Expr && argument.head === :kw
+    target, default = has_default ? argument.args : (argument, nothing)
+    if target isa Expr && target.head === :(::)
+        target = length(target.args) == 2 ? first(target.args) : nothing
+    end
+    target isa Union{Symbol,Nothing} ||
+        throw(ModelError("arguments of the Turing model must be plain names, got $(target)."))
+    return (; name=target, default, has_default, keyword)
+end
+
+function chosen_definition(definitions, function_name::AbstractString)
+    isempty(definitions) && throw(ModelError(
+        "the Turing model's source has no `@model function`. It needs one, such as " *
+        "`@model function my_model(x, y) ... end`."
+    ))
+    isempty(function_name) && return last(definitions)
+    k = findlast(definition -> definition.name == function_name, definitions)
+    isnothing(k) && throw(ModelError(
+        "the source has no `@model function $function_name`; it has $(join((d.name for d in definitions), ", "))."
+    ))
+    return definitions[k]
+end
+
+# ---- the data ----------------------------------------------------------------------------------------------------
+"""Call the model function with the data its arguments name."""
+function call_with_data(space::Module, definition, data::NamedTuple)
+    name, arguments = definition.name, definition.arguments
+    named = [argument.name for argument in arguments if !isnothing(argument.name)]
+    unknown = setdiff(keys(data), named)
+    missing_names = [a.name for a in arguments if !a.has_default && !haskey(data, something(a.name, :_))]
+    isempty(unknown) && isempty(missing_names) || throw(ModelError(
+        "the data do not fit the arguments of the Turing model $name($(join(named, ", "))): " * join(
+            filter(!isempty, [
+                isempty(missing_names) ? "" : "data has no $(join(repr.(string.(missing_names)), ", "))",
+                isempty(unknown) ? "" : "the model has no argument $(join(repr.(string.(unknown)), ", "))",
+            ]), "; ") * "."
+    ))
+    # positional arguments up to the last one given; the model's own defaults serve after that
+    positional = [argument for argument in arguments if !argument.keyword]
+    n_given = something(findlast(a -> !isnothing(a.name) && haskey(data, a.name), positional), 0)
+    given, known = Any[], Expr[]
+    for argument in positional[1:n_given]
+        has_data = !isnothing(argument.name) && haskey(data, argument.name)
+        value = has_data ? data[argument.name] : Core.eval(space, Expr(:let, Expr(:block, known...), argument.default))
+        isnothing(argument.name) || push!(known, :($(argument.name) = $(QuoteNode(value))))
+        push!(given, value isa Type ? DynamicPPL.TypeWrap{value}() : value)
+    end
+    keywords = [a.name => data[a.name] for a in arguments if a.keyword && haskey(data, a.name)]
+    model_function = getglobal(space, Symbol(name))
+    try
+        return Base.invokelatest(model_function, given...; keywords...)
+    catch error
+        error isa InterruptException && rethrow()
+        throw(ModelError("the Turing model $(repr(name)) does not take these data: $(summarized(error))"))
+    end
+end
+
+# ---- an error in one message -------------------------------------------------------------------------------------
+const LONGEST = 600
+
+"""
+An exception's first lines, with the line of the user's source it comes from where that is known. DynamicPPL gives the
+whole model's line `but_not` to what fails in a `~` statement: no line is better than that one.
+"""
+function summarized(error, trace=nothing, but_not::Int=0)
+    while error isa LoadError
+        error = error.error
+    end
+    text = first(split(sprint(showerror, error; context=:limit => true), "\nStacktrace:"))
+    kept = join(Iterators.take(filter(!isempty ∘ strip, split(text, '\n')), 6), '\n')
+    length(kept) > LONGEST && (kept = first(kept, LONGEST) * " ...")
+    line = isnothing(trace) ? nothing : source_line(trace)
+    return line in (nothing, but_not) ? kept : "$kept (line $line of the source)"
+end
+
+function source_line(trace)
+    for frame in stacktrace(trace)
+        endswith(string(frame.file), SOURCE_NAME) && frame.line > 0 && return frame.line
+    end
+    return nothing
+end

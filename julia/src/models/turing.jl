@@ -1,0 +1,75 @@
+# What the extension TuringExt adds once Turing is loaded. Nothing here has a method before that.
+
+"""What is wrong with a user's model, in words for the user."""
+struct ModelError <: Exception
+    message::String
+end
+
+Base.showerror(io::IO, error::ModelError) = print(io, "ModelError: ", error.message)
+
+"""
+    turing_model(model) -> DynamicPPL.Model
+
+A bundled model as the Turing `@model` that defines it, on the same data.
+"""
+function turing_model end
+
+"""
+    turing_form(model; ad="") -> Model
+
+A bundled model run through its Turing `@model`, as a user's own Turing model would be: the same layout and the same log
+density, but everything goes through DynamicPPL. Without `ad` it has no gradient.
+"""
+function turing_form end
+
+"""
+    turing_log_density(model, points)
+
+Log density of each column of `points` (d x M, unconstrained) by the model's Turing form, log-Jacobians included.
+"""
+function turing_log_density end
+
+"""
+    turing_program(source, data, function_name="") -> program
+
+Compile Julia text with at least one `@model function` and call the last one, or the one named, with the entries of the
+NamedTuple `data` that its arguments name. Throws a `ModelError` that says in one message what is wrong if the source
+does not compile, the data do not match the arguments or the model throws.
+"""
+function turing_program end
+
+"""
+    turing_from_program(program, locals, ad="") -> Model
+
+Lay a program's variables out as `[z, y_1, ..., y_N]`: `locals` names the variables whose last axis runs over the N
+blocks, everything else is global. `ad` is one of `ad_names()`, or "" for the first that
+suits: forward mode for a short vector, then Mooncake, then ReverseDiff. Throws a `ModelError` if a
+local variable is unknown or does not line up, or the gradient is not to be had or wrong.
+"""
+function turing_from_program end
+
+"""Names of a program's or a model's variables, in the order of Turing's flat vector."""
+function variable_names end
+
+"""Shapes of a model's variables in the natural space, in the order of its flat vector."""
+function variable_shapes end
+
+"""
+    constrain(model, points) -> Vector{Pair{String,Array}}
+
+Variables in their natural space, and what the model sets with `:=`: the axes of the variable, then one of length M.
+"""
+function constrain end
+
+"""
+    unconstrain(model, names, arrays) -> d x M matrix
+
+The inverse of `constrain`, from the variables alone.
+"""
+function unconstrain end
+
+"""Names of the automatic differentiation backends."""
+function ad_names end
+
+"""The automatic differentiation backend that a model uses."""
+function ad_of end
