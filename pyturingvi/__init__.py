@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyturingvi import data, errors, models
+    from pyturingvi import data, errors, models, theory
     from pyturingvi.errors import PyTuringVIError
     from pyturingvi.families import FullRank, MeanField, Structured
     from pyturingvi.fitting import fit
@@ -36,7 +36,7 @@ _WHERE = {
     "load_problem": "problems",
     "step_decay": "optimize.schedules",
 }
-_MODULES = ("data", "errors", "models")
+_MODULES = ("data", "errors", "models", "theory")
 
 __all__ = [
     "SGD",
@@ -58,6 +58,7 @@ __all__ = [
     "load_problem",
     "models",
     "step_decay",
+    "theory",
 ]
 
 
