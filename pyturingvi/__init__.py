@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyturingvi import data, errors, models
+    from pyturingvi import data, errors, models, theory
     from pyturingvi.errors import PyTuringVIError
     from pyturingvi.families import FullRank, MeanField, Structured
     from pyturingvi.fitting import fit
@@ -43,7 +43,7 @@ _WHERE = {
     "step_decay": "optimize.schedules",
     "sweep": "sweeping",
 }
-_MODULES = ("data", "errors", "models")
+_MODULES = ("data", "errors", "models", "theory")
 
 __all__ = [
     "SGD",
@@ -69,6 +69,7 @@ __all__ = [
     "start_julia",
     "step_decay",
     "sweep",
+    "theory",
 ]
 
 

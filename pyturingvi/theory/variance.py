@@ -1,0 +1,197 @@
+"""Variance of the reparameterization gradient: the paper's bound, the exact value, a measurement (section 3.2).
+
+With G the gradient of `l = -log p` at `C u + m`, the estimator averages `(G, pattern(G u'))` over M draws of u.
+
+`experiments/theory.py` sets the three side by side on two Gaussian targets, for n = 10 to 160, three families and
+three bases. The bound holds in all 180 cells; it is loose by a factor of 28 at least and 23,000 at most. At the
+optimum, which sets the complexity, that factor grows like n (isotropic target, Gaussian base: about 3 n for
+structured, 5 n for full-rank, 9 n for mean-field). It hardly grows, from 32 to 97, only at the start of the target
+whose terms all pull at z, and there for structured and mean-field only. The slack comes from three steps of the proof:
+
+- the variance of a sum of N terms is bounded by N times the sum of their variances, which is reached only where all
+  terms pull alike;
+- d* is the largest count of columns, while the full-rank terms average about half of it (`per_term=True` keeps each
+  term's own count);
+- every row of C_n is charged with all columns that C_n has, and every direction with L_n, although a lower triangle
+  lacks half of them and a diagonal all but one. (The paper's lemma on the Jacobian has an equality there; it is one
+  only where the rows of C_n share their nonzero columns, and "at most" otherwise, which is what the bound needs.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pyturingvi.arguments import real_array, whole_number
+from pyturingvi.errors import InputError
+from pyturingvi.families import Family, Structured, get_family
+from pyturingvi.layout import Layout
+from pyturingvi.models import Model
+from pyturingvi.optimize.noise import GRADIENT_STREAM, generator
+from pyturingvi.optimize.objective import Objective
+from pyturingvi.parallel import Workers
+from pyturingvi.theory.dimension import effective_dimensions
+from pyturingvi.theory.targets import Components, QuadraticTarget
+
+
+class Measured(NamedTuple):
+    """A Monte Carlo estimate and its standard error."""
+
+    value: float
+    std_error: float
+
+
+def gradient_variance_bound(
+    components: Components, family: str | Family, params: Any, n_samples: int = 8, per_term: bool = False
+) -> float:
+    """The paper's bound on the trace of the gradient's variance (section 3.2, gradient variance theorem).
+
+    `tr V g_M <= N/M (d* + k) sum_n L_n^2 (||m_n - zbar_n||^2 + ||C_n||_F^2)`, with m_n and C_n the rows that l_n
+    uses and k the kurtosis of the base distribution. It holds for every location-scale family with a base of
+    mean 0, variance 1, third moment 0 and finite kurtosis; how loose it is, is told at the top of this module.
+
+    Parameters
+    ----------
+    components : Components
+        `QuadraticTarget.components`, or your own.
+    family : str or Family
+    params : (p,) array
+        Flat parameters lambda, for instance `fit.params`.
+    n_samples : int
+        M.
+    per_term : bool
+        Keep `sum_j delta_{n,j}` of each term where the theorem has their maximum d* (the last step but one of
+        its proof): at most as large, and still a bound.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    InputError
+        For the non-standardized structured family, whose parameters are not (m, C); for params of another length.
+    """
+    chosen = _location_scale(family)
+    layout = components.layout
+    params = _flat(params, chosen, layout)
+    n_samples = whole_number("n_samples", n_samples, 1)
+    location, nonzeros = params[: layout.dim], params[layout.dim :]
+    rows_squared = np.bincount(chosen.pattern(layout)[1], weights=nonzeros**2, minlength=layout.dim)
+    counts = effective_dimensions(layout, chosen, components.coordinates)
+    if not per_term:
+        counts = np.full_like(counts, counts.max())
+    sizes = [
+        ((location[rows] - point) ** 2).sum() + rows_squared[rows].sum()
+        for rows, point in zip(components.coordinates, components.stationary, strict=True)
+    ]
+    weights = (counts + chosen.base_distribution.kurtosis) * components.smoothness**2
+    return float(components.n_terms / n_samples * (weights @ sizes))
+
+
+def exact_gradient_variance(target: QuadraticTarget, family: str | Family, params: Any, n_samples: int = 8) -> float:
+    """Trace of the gradient's variance on a Gaussian target, in closed form.
+
+    With `G = A u + b`, `A = P C` and `b = P (m - mean)`: the location gives `||A||_F^2`, and each entry (i, j) of
+    the pattern `||A_i||^2 + b_i^2 + (k - 2) A_ij^2`, the variance of `G_i u_j`, for any base with kurtosis k.
+
+    Parameters
+    ----------
+    target : QuadraticTarget
+    family : str or Family
+    params : (p,) array
+    n_samples : int
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    InputError
+        As in `gradient_variance_bound`.
+    """
+    chosen = _location_scale(family)
+    layout = target.layout
+    params = _flat(params, chosen, layout)
+    n_samples = whole_number("n_samples", n_samples, 1)
+    slope = target.precision @ chosen.bind(layout).scale(params).toarray()
+    offset = target.precision @ (params[: layout.dim] - target.mean)
+    indptr, rows = chosen.pattern(layout)
+    columns = np.repeat(np.arange(layout.dim), np.diff(indptr))
+    squares = (slope**2).sum(axis=1)
+    in_pattern = (squares + offset**2) @ np.bincount(rows, minlength=layout.dim)
+    in_pattern += (chosen.base_distribution.kurtosis - 2) * (slope[rows, columns] ** 2).sum()
+    return float((squares.sum() + in_pattern) / n_samples)
+
+
+def measured_gradient_variance(
+    model: Model, family: str | Family, params: Any, n_samples: int = 8, n_pairs: int = 256, seed: int = 0
+) -> Measured:
+    """Trace of the variance of the gradient estimator that a fit uses, by simulation.
+
+    Half the squared distance of two independent estimates has the trace as its mean; the average over `n_pairs`
+    of them is unbiased, and their spread gives its standard error. (The base needs a finite eighth moment for
+    that: Student-t with nu above 8.) The gradient is the energy's; that of the entropy is not random.
+
+    Parameters
+    ----------
+    model : Model
+    family : str or Family
+        Any, the non-standardized structured family included.
+    params : (p,) array
+    n_samples : int
+        M.
+    n_pairs : int
+        At least 2.
+    seed : int
+
+    Returns
+    -------
+    Measured
+
+    Raises
+    ------
+    InputError
+        For params of another length, or where the gradient is not finite.
+    """
+    chosen = get_family(family)
+    bound = chosen.bind(model.layout)
+    work = bound.from_flat(_flat(params, chosen, model.layout))
+    n_samples = whole_number("n_samples", n_samples, 1)
+    n_pairs = whole_number("n_pairs", n_pairs, 2)
+    source = generator(np, whole_number("seed", seed, 0), GRADIENT_STREAM)
+    noise = np.empty((n_samples, model.dim))
+    pair = np.empty((2, bound.n_params))
+    values = np.empty(n_pairs)
+    with np.errstate(over="ignore", invalid="ignore"), Workers(1) as workers:
+        objective = Objective(model, bound, n_samples, energy_only=True, workers=workers)
+        for k in range(n_pairs):
+            for out in pair:
+                bound.base.fill(source, noise)
+                if not objective.gradient(work, noise, out):
+                    raise InputError("params: the gradient is not finite at these parameters.")
+            difference = pair[0] - pair[1]
+            values[k] = 0.5 * (difference @ difference)
+    return Measured(float(values.mean()), float(values.std(ddof=1) / np.sqrt(n_pairs)))
+
+
+def _location_scale(family: str | Family) -> Family:
+    chosen = get_family(family)
+    if isinstance(chosen, Structured) and not chosen.standardized:
+        raise InputError(
+            "family: the bound is for parameters (m, C); the non-standardized structured family has (m, A, C). "
+            "Use tv.Structured(), or measured_gradient_variance."
+        )
+    return chosen
+
+
+def _flat(params: Any, family: Family, layout: Layout) -> np.ndarray:
+    array = real_array("params", params)
+    n_params = family.n_params(layout)
+    if array.shape != (n_params,) or not np.isfinite(array).all():
+        raise InputError(
+            f"params must be {n_params} finite numbers (the {family.name} family), got shape {array.shape}."
+        )
+    return array
