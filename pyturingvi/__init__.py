@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyturingvi.fitting import fit
     from pyturingvi.julia_runtime import start_julia
     from pyturingvi.layout import Layout
+    from pyturingvi.nuts import NutsDraws, sample_nuts
     from pyturingvi.optimize.averaging import PolynomialAveraging
     from pyturingvi.optimize.rules import SGD, Adam, ProjectedSGD, ProximalSGD
     from pyturingvi.optimize.schedules import step_decay
@@ -25,6 +26,7 @@ _WHERE = {
     "FullRank": "families",
     "Layout": "layout",
     "MeanField": "families",
+    "NutsDraws": "nuts",
     "PolynomialAveraging": "optimize.averaging",
     "ProjectedSGD": "optimize.rules",
     "ProximalSGD": "optimize.rules",
@@ -35,6 +37,7 @@ _WHERE = {
     "list_problems": "problems",
     "load_fit": "result",
     "load_problem": "problems",
+    "sample_nuts": "nuts",
     "start_julia": "julia_runtime",
     "step_decay": "optimize.schedules",
 }
@@ -47,6 +50,7 @@ __all__ = [
     "FullRank",
     "Layout",
     "MeanField",
+    "NutsDraws",
     "PolynomialAveraging",
     "ProjectedSGD",
     "ProximalSGD",
@@ -59,6 +63,7 @@ __all__ = [
     "load_fit",
     "load_problem",
     "models",
+    "sample_nuts",
     "start_julia",
     "step_decay",
 ]
