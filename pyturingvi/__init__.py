@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyturingvi.fitting import fit
     from pyturingvi.julia_runtime import start_julia
     from pyturingvi.layout import Layout
+    from pyturingvi.nuts import NutsDraws, sample_nuts
     from pyturingvi.optimize.averaging import PolynomialAveraging
     from pyturingvi.optimize.rules import SGD, Adam, ProjectedSGD, ProximalSGD
     from pyturingvi.optimize.schedules import step_decay
@@ -27,6 +28,7 @@ _WHERE = {
     "FullRank": "families",
     "Layout": "layout",
     "MeanField": "families",
+    "NutsDraws": "nuts",
     "PolynomialAveraging": "optimize.averaging",
     "ProjectedSGD": "optimize.rules",
     "ProximalSGD": "optimize.rules",
@@ -39,6 +41,7 @@ _WHERE = {
     "load_fit": "result",
     "load_problem": "problems",
     "load_sweep": "sweeps.result",
+    "sample_nuts": "nuts",
     "start_julia": "julia_runtime",
     "step_decay": "optimize.schedules",
     "sweep": "sweeping",
@@ -52,6 +55,7 @@ __all__ = [
     "FullRank",
     "Layout",
     "MeanField",
+    "NutsDraws",
     "PolynomialAveraging",
     "ProjectedSGD",
     "ProximalSGD",
@@ -66,6 +70,7 @@ __all__ = [
     "load_problem",
     "load_sweep",
     "models",
+    "sample_nuts",
     "start_julia",
     "step_decay",
     "sweep",

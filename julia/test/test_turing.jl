@@ -105,6 +105,8 @@ build(source, data, locals, ad="forwarddiff") = P.turing_from_program(P.turing_p
     for ad in ("", "forwarddiff", "reversediff", "compiled_reversediff", "mooncake")
         model = P.turing_from_program(program, ["theta"], ad)
         @test model.layout == P.Layout(2, 8, 1)
+        @test P.global_labels(model) == ["mu", "linked tau"]
+        @test P.log_density(model, reshape(P.reference_point(model), :, 1)) |> only |> isfinite
         @test P.ad_of(model) == (isempty(ad) ? "forwarddiff" : ad)
         @test P.log_density(model, points) ≈ [eight_schools_by_hand(p) for p in eachcol(points)]
         slopes = similar(points)
@@ -141,6 +143,7 @@ end
         @test natural["level"][n, 1] ≈ block[3]
     end
     @test natural["s"][:, 1] ≈ exp.(point[1:2])
+    @test P.global_labels(model) == ["linked s[1]", "linked s[2]", "linked sigma"]
     names = P.variable_names(model)
     @test P.unconstrain(model, names, [natural[name] for name in names]) ≈ reshape(point, :, 1)
     @test occursin("line up", message(() -> build(GROUPS, data, ["level", "s"])))
@@ -195,6 +198,32 @@ end
     @test occursin("my own words (line 2", said("error(\"my own words\")", String[]))
     @test occursin("data has no \"y\"; the model has no argument \"z\"", said(good, String[]; given=(; z=1)))
     @test occursin("not finite", said("m ~ Normal(); @addlogprob! -Inf", String[]))
+end
+
+@testset "global coordinates are named as the model names them" begin
+    source = """
+    @model function names(::Type{T}=Float64) where {T}
+        B ~ filldist(Normal(), 2, 2)
+        a = Vector{T}(undef, 2)
+        a[2] ~ Normal()
+        a[1] ~ Exponential(1)
+        r = Matrix{T}(undef, 2, 2)
+        r[1, :] ~ MvNormal(zeros(2), I)
+        r[2, :] ~ MvNormal(zeros(2), I)
+        L ~ LKJCholesky(2, 1.0)
+    end
+    """
+    model = build(source, (;), String[])
+    @test Set(P.global_labels(model)) == Set([
+        "B[1,1]", "B[2,1]", "B[1,2]", "B[2,2]", "a[2]", "linked a[1]", "r[1, :][1]", "r[1, :][2]", "r[2, :][1]",
+        "r[2, :][2]", "linked L (1)",
+    ])
+    point = randn(MersenneTwister(10), 11)
+    natural = Dict(P.constrain(model, reshape(point, :, 1)))
+    at(label) = point[findfirst(==(label), P.global_labels(model))]
+    @test [at("a[2]"), exp(at("linked a[1]"))] ≈ natural["a"][[2, 1], 1]
+    @test at("B[2,1]") ≈ natural["B"][2, 1, 1]
+    @test at("r[1, :][2]") ≈ natural["r"][1, 2, 1]
 end
 
 @testset "a wrong or absent gradient is refused" begin

@@ -6,6 +6,7 @@ from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.models.irt import ItemResponse
 from pyturingvi.models.log_density import LogDensity
 from pyturingvi.models.rpoisson import RobustPoisson
+from pyturingvi.models.turing import Turing
 from pyturingvi.models.volatility import StochasticVolatility
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Model",
     "RobustPoisson",
     "StochasticVolatility",
+    "Turing",
     "model_class",
 ]
 
@@ -22,7 +24,8 @@ __all__ = [
 def model_class(name: str) -> type[Model]:
     """The model class with this `name`, as written in a saved fit."""
     known: dict[str, type[Model]] = {
-        cls.name: cls for cls in (IsotropicGaussian, ItemResponse, LogDensity, RobustPoisson, StochasticVolatility)
+        cls.name: cls
+        for cls in (IsotropicGaussian, ItemResponse, LogDensity, RobustPoisson, StochasticVolatility, Turing)
     }
     if name not in known:
         raise unknown_name("model", name, known)

@@ -149,6 +149,11 @@ function values_and_slopes!(values, slopes::AbstractMatrix, model::TuringModel, 
     return nothing
 end
 
+function PyTuringVI.log_density_and_gradient_at!(values, slopes, model::TuringModel, points)
+    values_and_slopes!(PyTuringVI.wrap(values), PyTuringVI.wrap(slopes), model, PyTuringVI.wrap(points))
+    return nothing
+end
+
 function ChainRulesCore.rrule(::typeof(PyTuringVI.log_density), model::TuringModel, points::AbstractMatrix)
     values, slopes = Vector{Float64}(undef, size(points, 2)), similar(points)
     values_and_slopes!(values, slopes, model, points)
@@ -156,9 +161,9 @@ function ChainRulesCore.rrule(::typeof(PyTuringVI.log_density), model::TuringMod
 end
 
 # ---- the bundled models' Turing form -----------------------------------------------------------------------------
-function PyTuringVI.turing_form(model::PyTuringVI.Model; ad::AbstractString="")
-    return TuringModel(PyTuringVI.turing_model(model), local_names(model); ad, gradient=!isempty(ad))
+function PyTuringVI.turing_form(model::PyTuringVI.Model; ad::AbstractString="", gradient::Bool=true)
+    return TuringModel(PyTuringVI.turing_model(model), local_names(model); ad, gradient)
 end
 
 PyTuringVI.turing_log_density(model::PyTuringVI.Model, points::AbstractMatrix) =
-    PyTuringVI.log_density(PyTuringVI.turing_form(model), points)
+    PyTuringVI.log_density(PyTuringVI.turing_form(model; gradient=false), points)

@@ -60,5 +60,6 @@ function PyTuringVI.unconstrain(model::TuringModel, names, arrays)
 end
 
 PyTuringVI.variable_names(model::TuringModel) = [variable.name for variable in model.variables]
-PyTuringVI.variable_shapes(model::TuringModel) = [collect(size(natural(variable.prototype))) for variable in model.variables]
 PyTuringVI.ad_of(model::TuringModel) = model.ad
+PyTuringVI.global_labels(model::TuringModel) = reduce(vcat, [v.labels for v in model.variables if isempty(v.slices)]; init=String[])
+PyTuringVI.reference_point(model::TuringModel) = model.reference[model.order]

@@ -5,7 +5,8 @@
 A random variable of the model as a whole, such as `eta` where the model says `eta[i] ~ ...`.
 
 `places` are its coordinates in DynamicPPL's linked vector; `slices` says to which index along its last axis each
-belongs (empty for a global). `prototype` is a value of it as the model sees it.
+belongs (empty for a global). `prototype` is a value of it as the model sees it. `labels` name the coordinates, in the
+order of `places`.
 """
 struct Variable
     name::String
@@ -13,6 +14,7 @@ struct Variable
     prototype::Any
     places::Vector{Int}
     slices::Vector{Int}
+    labels::Vector{String}
 end
 
 """Values of all variables by name, as the model sees them, at a linked vector; with `derived`, what `:=` sets too."""
@@ -40,10 +42,11 @@ function find_variables(ldf::LogDensityFunction, x::Vector{Float64}, locals::Vec
     variables = map(zip(names, values)) do (name, (varname, value))
         own = [(entry, found.range) for (entry, found) in statements if subsumes(varname, entry)]
         places = reduce(vcat, [collect(range) for (_, range) in own]; init=Int[])
-        name in locals || return Variable(name, varname, value, places, Int[])
+        labels = reduce(vcat, [labels_of(varname, value, entry, x[range]) for (entry, range) in own]; init=String[])
+        name in locals || return Variable(name, varname, value, places, Int[], labels)
         refuse_scalar(name, value)
         slices = reduce(vcat, [slices_of(name, value, varname, entry, length(range)) for (entry, range) in own])
-        variable = Variable(name, varname, value, places, slices)
+        variable = Variable(name, varname, value, places, slices, labels)
         length(own) == 1 && refuse_coupled_slices(ldf, x, variable)
         return variable
     end
@@ -70,6 +73,20 @@ function layout_and_order(variables::Vector{Variable})
 end
 
 number_of_slices(variable::Variable) = size(variable.prototype)[end]
+
+"""Names for the coordinates `linked` of one `~` statement: of elements where there is one coordinate for each."""
+function labels_of(whole::VarName, value, entry::VarName, linked::AbstractVector)
+    elements = entry == whole ? value : part_of(value, last_optic(getoptic(entry)))
+    array = natural(elements)
+    if isnothing(array) || length(array) != length(linked)
+        return ["linked $entry ($k)" for k in eachindex(linked)]
+    end
+    names = [isempty(Tuple(place)) ? string(entry) : "$entry[$(join(Tuple(place), ","))]" for place in CartesianIndices(array)]
+    return [same ? label : "linked $label" for (label, same) in zip(vec(names), vec(array) .== linked)]
+end
+
+part_of(value::AbstractArray, optic::AbstractPPL.Index) = isempty(optic.kw) ? value[optic.ix...] : nothing
+part_of(_, _) = nothing
 
 """To which slice each of the `n_coordinates` of one `~` statement belongs."""
 function slices_of(name::String, value::AbstractArray, whole::VarName, entry::VarName, n_coordinates::Int)

@@ -15,10 +15,10 @@ A bundled model as the Turing `@model` that defines it, on the same data.
 function turing_model end
 
 """
-    turing_form(model; ad="") -> Model
+    turing_form(model; ad="", gradient=true) -> Model
 
 A bundled model run through its Turing `@model`, as a user's own Turing model would be: the same layout and the same log
-density, but everything goes through DynamicPPL. Without `ad` it has no gradient.
+density, but everything goes through DynamicPPL.
 """
 function turing_form end
 
@@ -48,11 +48,14 @@ local variable is unknown or does not line up, or the gradient is not to be had 
 """
 function turing_from_program end
 
-"""Names of a program's or a model's variables, in the order of Turing's flat vector."""
+"""Names of a program's or a model's variables, in the order of the model's flat vector or of Turing's."""
 function variable_names end
 
-"""Shapes of a model's variables in the natural space, in the order of its flat vector."""
-function variable_shapes end
+"""A name for each global coordinate of the flat vector; "linked x" where it is a transformed x."""
+function global_labels end
+
+"""A point (d) with a finite log density."""
+function reference_point end
 
 """
     constrain(model, points) -> Vector{Pair{String,Array}}
@@ -67,6 +70,9 @@ function constrain end
 The inverse of `constrain`, from the variables alone.
 """
 function unconstrain end
+
+"""Write log densities (M) and their gradients (d x M) at `points`, one pass for both."""
+function log_density_and_gradient_at! end
 
 """Names of the automatic differentiation backends."""
 function ad_names end

@@ -1,0 +1,301 @@
+"""A user's own Turing model, given as Julia source; it runs in Julia."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.array_namespace import Array, namespace_of
+from pyturingvi.errors import EngineError, InputError, unknown_name
+from pyturingvi.layout import Layout
+from pyturingvi.models.base import Model
+from pyturingvi.models.parts import take_natural
+from pyturingvi.models.turing_data import julia_data, read_data
+
+AD_BACKENDS = ("forwarddiff", "reversediff", "compiled_reversediff", "mooncake", "zygote")
+_WRONG_MODEL = "Julia: ModelError: "  # how PyTuringVI's own refusals of a model begin
+
+
+class Turing(Model):
+    """A Turing `@model` as Julia source, with data from Python (Julia engine only).
+
+    The joint density must have the form `p(z) prod_n p(y_n, x_n | z)` for the structured family to make sense (Ko
+    et al. 2024, section "Hierarchical Branched Structured Families"): tell which variables are the `y_n` by `local`.
+
+    Parameters
+    ----------
+    source : str
+        Julia code with at least one `@model function`. Turing, Distributions, LinearAlgebra, Random and Statistics
+        are loaded; other packages of the Julia project can be with `using`.
+    data : dict or DataFrame
+        Value of each argument of the model by its name; a DataFrame gives its columns. Arrays keep their axes
+        (`X[i, k]` is `X[i+1, k+1]` in Julia) and whether they hold floats, integers, booleans or strings; a Series
+        becomes a vector, a DataFrame of numbers a matrix, Python's scalars and strings Julia's.
+    local : sequence of str
+        Names of the local variables: arrays whose last axis runs over the N local blocks. Block n holds slice n of
+        each. All other variables are global.
+    ad : str, optional
+        Automatic differentiation: "forwarddiff", "reversediff", "compiled_reversediff" (records one path through
+        the model: only without branches on its variables), "mooncake" or "zygote" (whole vectors only: no
+        assignment to elements). By default the fastest of the first, second and fourth that gives a right gradient.
+    name : str, optional
+        Which `@model function` of the source to use; by default the last.
+
+    Attributes
+    ----------
+    ad : str
+        The backend in use.
+
+    Raises
+    ------
+    InputError
+        If the source does not compile, the data do not fit the arguments, the model throws, a variable is discrete,
+        a local variable is unknown or does not line up with the others, or the gradient cannot be had or is wrong.
+    EngineError
+        If there is no Julia environment with Turing.
+
+    Notes
+    -----
+    Draws come back under the model's own names with the axes they have in Julia, behind the one of the draws;
+    labels of elements count from 1 as in Julia. What the model sets with `:=` is returned too. A Cholesky factor
+    comes back as its triangular matrix.
+
+    Examples
+    --------
+    >>> source = '''
+    ... @model function eight_schools(y, sigma)
+    ...     mu ~ Normal(0, 5)
+    ...     tau ~ truncated(Cauchy(0, 5); lower=0)
+    ...     theta ~ MvNormal(fill(mu, length(y)), tau^2 * I)
+    ...     y ~ MvNormal(theta, Diagonal(sigma .^ 2))
+    ... end
+    ... '''
+    >>> data = {"y": [28.0, 8.0, -3.0], "sigma": [15.0, 10.0, 16.0]}
+    >>> model = Turing(source, data, local=["theta"])  # doctest: +SKIP
+    >>> model.layout  # doctest: +SKIP
+    Layout(n_global=2, n_local=3, local_dim=1)
+    """
+
+    name: ClassVar[str] = "turing"
+    thread_safe: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        source: str,
+        data: Any = None,
+        local: Sequence[str] = (),
+        ad: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.source = _check_source(source)
+        self.data = read_data(data)
+        self.local = _names(local)
+        if ad is not None and ad not in AD_BACKENDS:
+            raise unknown_name("ad", ad, AD_BACKENDS)
+        if name is not None and not isinstance(name, str):
+            raise InputError(f"Turing: name must be the name of a `@model function`, got {name!r}.")
+        self._function = name or ""
+        self.ad = ad or ""
+        self._inner: Any = None
+        self._describe()
+
+    # ---- Julia --------------------------------------------------------------------------------------------
+    @property
+    def julia_model(self) -> Any:
+        """The model inside Julia, built on first use."""
+        if self._inner is None:
+            self._inner = self._build(self.ad)
+        return self._inner
+
+    def with_ad(self, ad: str) -> Any:
+        """The model inside Julia with another backend."""
+        return self.julia_model if ad == self.ad else self._build(ad)
+
+    def _build(self, ad: str) -> Any:
+        runtime = self._runtime
+        P = runtime.module
+        program = self._call(P.turing_program, self.source, julia_data(runtime, self.data), self._function)
+        known = [str(variable) for variable in self._call(P.variable_names, program)]
+        for variable in self.local:
+            if variable not in known:
+                raise unknown_name("local variable", variable, known)
+        return self._call(P.turing_from_program, program, tuple(self.local), ad)
+
+    @property
+    def _runtime(self) -> Any:
+        from pyturingvi.julia_runtime import start_julia
+
+        runtime = start_julia()
+        runtime.load("Turing")
+        return runtime
+
+    def _call(self, function: Any, *args: Any) -> Any:
+        """Call Julia; what it says against the model is an InputError."""
+        try:
+            return self._runtime.call(function, *args)
+        except EngineError as error:
+            text = str(error)
+            if text.startswith(_WRONG_MODEL):
+                raise InputError(f"Turing: {text.removeprefix(_WRONG_MODEL)}") from None
+            raise
+
+    def _describe(self) -> None:
+        """Layout, names and shapes, as Julia found them."""
+        P, inner = self._runtime.module, self.julia_model
+        layout = inner.layout
+        self.layout = Layout(int(layout.n_global), int(layout.n_local), int(layout.local_dim))
+        self.ad = str(P.ad_of(inner))
+        self._global_labels = [str(label) for label in P.global_labels(inner)]
+        self._variables = [str(variable) for variable in P.variable_names(inner)]
+        self._reference = np.array(self._runtime.to_numpy(P.reference_point(inner)))
+        natural = self._constrain_all(self._reference[None])
+        self._shapes = {variable: list(value.shape[1:]) for variable, value in natural.items()}
+        self.label = self._function or _last_model(self.source)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_inner": None}
+
+    # ---- names --------------------------------------------------------------------------------------------
+    @property
+    def global_labels(self) -> list[str]:
+        """A name for each global coordinate; "linked x" where it is a transformed x (DynamicPPL's word)."""
+        return list(self._global_labels)
+
+    @property
+    def dims(self) -> dict[str, list[str]]:
+        found = {}
+        for variable, shape in self._shapes.items():
+            axes = [f"{variable}_dim_{k}" for k in range(len(shape))]
+            found[variable] = [*axes[:-1], "local"] if variable in self.local else axes
+        return found
+
+    @property
+    def coords(self) -> dict[str, list[Any]]:
+        return {
+            axis: list(range(1, size + 1))
+            for variable, axes in self.dims.items()
+            for axis, size in zip(axes, self._shapes[variable], strict=True)
+        }
+
+    @property
+    def global_names(self) -> list[str]:
+        return [variable for variable in self._variables if variable not in self.local]
+
+    def get_state(self) -> dict[str, Any]:
+        """The source, the data and what Julia found; a model read from a file starts Julia when it is first used."""
+        return {
+            "source": self.source,
+            "local": list(self.local),
+            "ad": self.ad,
+            "function": self._function,
+            "layout": [self.layout.n_global, self.layout.n_local, self.layout.local_dim],
+            "labels": self.global_labels,
+            "variables": list(self._variables),
+            "shapes": {variable: list(shape) for variable, shape in self._shapes.items()},
+            "reference": self._reference,
+            **{f"data:{key}": value for key, value in self.data.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Turing:
+        model = cls.__new__(cls)
+        model.source, model.local, model.ad = state["source"], list(state["local"]), state["ad"]
+        model._function = state["function"]
+        model._inner = None
+        model.data = {key.removeprefix("data:"): value for key, value in state.items() if key.startswith("data:")}
+        model.layout = Layout(*(int(count) for count in state["layout"]))
+        model._global_labels, model._variables = list(state["labels"]), list(state["variables"])
+        model._shapes = {variable: [int(size) for size in shape] for variable, shape in state["shapes"].items()}
+        model._reference = np.asarray(state["reference"])
+        model.label = model._function or _last_model(model.source)
+        return model
+
+    # ---- density ------------------------------------------------------------------------------------------
+    def _log_density(self, points: Array) -> Array:
+        values = np.empty(len(points))
+        batch = _on_cpu(points)
+        self._call(self._runtime.module.log_density_at_b, values, self.julia_model, batch.T)
+        return values
+
+    def _gradient(self, points: Array, out: Array) -> None:
+        out[...] = self._log_density_and_gradient(points)[1]
+
+    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
+        batch = _on_cpu(points)
+        values, slopes = np.empty(len(batch)), np.empty_like(batch)
+        function = self._runtime.module.log_density_and_gradient_at_b
+        self._call(function, values, slopes.T, self.julia_model, batch.T)
+        with np.errstate(over="ignore"):
+            return values, slopes.astype(points.dtype, copy=False)
+
+    # ---- natural space ------------------------------------------------------------------------------------
+    def _constrain_all(self, points: Array) -> dict[str, np.ndarray]:
+        runtime, batch = self._runtime, _on_cpu(points)
+        pairs = self._call(runtime.module.constrain, self.julia_model, batch.T)
+        # Julia's last axis is that of the points, and its axes arrive reversed
+        return {str(name): _axes_as_in_julia(runtime.to_numpy(value)) for name, value in pairs}
+
+    def constrain(self, points: Array) -> dict[str, Array]:
+        """Map (M, d) unconstrained points to named arrays (M, ...), what the model sets with `:=` included."""
+        found = self._constrain_all(self._check_points(points))
+        order = [*self.global_names, *self.local, *(name for name in found if name not in self._variables)]
+        return {name: found[name] for name in order}
+
+    def _constrain_global(self, z: Array) -> dict[str, Array]:
+        points = np.repeat(self._reference[None], len(z), axis=0)
+        points[:, : self.layout.n_global] = z
+        found = self._constrain_all(points)
+        return {name: found[name] for name in self.global_names}
+
+    def _constrain_local(self, points: Array) -> dict[str, Array]:
+        found = self._constrain_all(points)
+        return {name: found[name] for name in found if name not in self.global_names}
+
+    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        shapes = {name: tuple(self._shapes[name]) for name in self._variables}
+        found = take_natural(values, shapes, self.name)
+        runtime = self._runtime
+        arrays = tuple(runtime.to_julia(_axes_as_in_julia(value)) for value in found.values())
+        points = self._call(runtime.module.unconstrain, self.julia_model, tuple(found), arrays)
+        return np.array(runtime.to_numpy(points), order="C")
+
+
+# ---- reading arguments ------------------------------------------------------------------------------------
+def _check_source(source: Any) -> str:
+    if not isinstance(source, str):
+        raise InputError(f"Turing: source must be Julia code as a string, got {type(source).__name__}.")
+    if source.strip().endswith(".jl") and "\n" not in source.strip():
+        raise InputError(f"Turing: source must be Julia code, not a file's name; pass Path({source!r}).read_text().")
+    if "@model" not in source:
+        raise InputError("Turing: source has no `@model function`; it needs at least one.")
+    return source
+
+
+def _names(local: Any) -> list[str]:
+    names = [local] if isinstance(local, str) else list(local)
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"Turing: local must hold names of variables, got {name!r}.")
+    if len(set(names)) < len(names):
+        raise InputError(f"Turing: local names a variable twice: {', '.join(names)}.")
+    return names
+
+
+def _last_model(source: str) -> str:
+    """Name of the last `@model function`, for outputs."""
+    found = re.findall(r"@model\s+(?:function\s+)?(\w+)\s*\(", source)
+    return found[-1] if found else "turing"
+
+
+def _on_cpu(points: Array) -> np.ndarray:
+    if namespace_of(points) is not np:
+        raise InputError("Turing: the model runs in Julia on the CPU. Use device='cpu'.")
+    return np.ascontiguousarray(points, dtype=np.float64)
+
+
+def _axes_as_in_julia(array: np.ndarray) -> np.ndarray:
+    """Reverse all axes but the first."""
+    return np.ascontiguousarray(array.transpose(0, *range(array.ndim - 1, 0, -1)))

@@ -1,0 +1,337 @@
+"""A user's own Turing model: its layout and density, its data, what is refused, and fits."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from model_checks import (
+    assert_batches_are_independent,
+    assert_gradient_is_the_slope,
+    assert_round_trip,
+    unit_directions,
+)
+from scipy import stats
+from turing_sources import CENTRED, LINE, LINE_DATA, SCHOOLS, turing_model, varying_data
+
+import pyturingvi as tv
+from pyturingvi.errors import EngineError, InputError
+from pyturingvi.models.turing_data import read_data
+
+julia = pytest.mark.julia
+KINDS = ["centred", "non-centred", "varying"]
+
+
+def points_for(model: tv.models.Model, n: int = 4) -> np.ndarray:
+    return 0.7 * np.random.default_rng(12).normal(size=(n, model.dim))
+
+
+# ---- layout, names and values -----------------------------------------------------------------------------
+@julia
+def test_eight_schools_by_hand() -> None:
+    model = turing_model("centred")
+    assert model.layout == tv.Layout(2, 8, 1)
+    assert model.label == "eight_schools"
+    assert model.global_labels == ["mu", "linked tau"]
+    points = points_for(model)
+    mu, tau, theta = points[:, 0], np.exp(points[:, 1]), points[:, 2:]
+    y, sigma = np.array(SCHOOLS["y"]), np.array(SCHOOLS["sigma"])
+    expected = stats.norm.logpdf(mu, 0, 5) + stats.halfcauchy.logpdf(tau, 0, 5) + np.log(tau)
+    expected += stats.norm.logpdf(theta, mu[:, None], tau[:, None]).sum(axis=1)
+    expected += stats.norm.logpdf(y, theta, sigma).sum(axis=1)
+    np.testing.assert_allclose(model.log_density(points), expected, rtol=1e-12)
+    natural = model.constrain(points)
+    assert list(natural) == ["mu", "tau", "theta"]
+    for name, value in {"mu": mu, "tau": tau, "theta": theta}.items():
+        np.testing.assert_allclose(natural[name], value)
+
+
+@julia
+def test_what_the_model_derives_comes_back_too() -> None:
+    model = turing_model("non-centred")
+    natural = model.constrain(points_for(model))
+    assert list(natural) == ["mu", "tau", "eta", "theta"]
+    expected = natural["mu"][:, None] + natural["tau"][:, None] * natural["eta"]
+    np.testing.assert_allclose(natural["theta"], expected)
+    assert model.global_names == ["mu", "tau"]
+    assert model.dims["theta"] == ["theta_dim_0"]
+
+
+@julia
+def test_two_locals_of_different_shapes_share_their_blocks() -> None:
+    model = turing_model("varying")
+    assert model.layout == tv.Layout(3, 4, 3)
+    points = points_for(model)
+    natural = model.constrain(points)
+    blocks = points[:, 3:].reshape(-1, 4, 3)
+    np.testing.assert_allclose(natural["level"], blocks[:, :, 0])
+    np.testing.assert_allclose(natural["slopes"], blocks[:, :, 1:].transpose(0, 2, 1))
+    assert model.dims["slopes"] == ["slopes_dim_0", "local"]
+    assert model.coords["local"] == [1, 2, 3, 4]
+    data = varying_data()
+    rows = data["group"] - 1
+    mean = natural["level"][:, rows] + (data["X"].T * natural["slopes"][:, :, rows]).sum(axis=1)
+    spread, noise = natural["spread"], natural["noise"]
+    expected = -spread.sum(axis=1) - noise + points[:, :3].sum(axis=1)
+    expected += stats.norm.logpdf(natural["level"]).sum(axis=1)
+    expected += stats.norm.logpdf(natural["slopes"], 0, spread[:, :, None]).sum(axis=(1, 2))
+    expected += stats.norm.logpdf(data["y"], mean, noise[:, None]).sum(axis=1)
+    np.testing.assert_allclose(model.log_density(points), expected, rtol=1e-12)
+
+
+@julia
+@pytest.mark.parametrize("which", KINDS)
+def test_gradients_batches_and_round_trips(which: str) -> None:
+    model = turing_model(which)
+    points = points_for(model)
+    assert_gradient_is_the_slope(model, points, unit_directions(model, 5, 13))
+    assert_batches_are_independent(model, points)
+    natural = model.constrain(points)
+    np.testing.assert_allclose(model.unconstrain(natural), points, rtol=1e-10, atol=1e-11)
+    if which != "non-centred":  # what := sets stands in dims too, which the check does not expect of a variable
+        assert_round_trip(model, points)
+
+
+@julia
+def test_float32_points_are_computed_in_float64() -> None:
+    model = turing_model("centred")
+    points = points_for(model).astype(np.float32)
+    density, gradient = model.log_density_and_gradient(points)
+    assert (density.dtype, gradient.dtype) == (np.float64, np.float32)
+    np.testing.assert_allclose(density, model.log_density(points.astype(float)), rtol=1e-14)
+
+
+@julia
+@pytest.mark.parametrize("ad", ["forwarddiff", "reversediff", "compiled_reversediff", "mooncake"])
+def test_every_backend_gives_the_same_gradient(ad: str) -> None:
+    model = tv.models.Turing(CENTRED, SCHOOLS, local=["theta"], ad=ad)
+    assert model.ad == ad
+    points = points_for(model)
+    np.testing.assert_allclose(model.gradient(points), turing_model("centred").gradient(points), rtol=1e-9, atol=1e-9)
+
+
+# ---- data -------------------------------------------------------------------------------------------------
+ECHO = """
+@model function echo(flag, count, word, words, M, v, table)
+    flag === true || error("flag")
+    count === 3 || error("count")
+    word == "day" || error("word")
+    words == ["a", "b"] || error("words")
+    size(M) == (2, 3) && M[2, 1] === 3 || error("M")
+    v isa Vector{Float64} && v == [0.5, 1.5] || error("v")
+    size(table) == (2, 2) && table[1, 2] === 7.0 || error("table")
+    m ~ Normal()
+end
+"""
+
+
+@julia
+def test_data_keep_their_kinds_and_axes() -> None:
+    data = {
+        "flag": True,
+        "count": np.int32(3),
+        "word": "day",
+        "words": pd.Series(["a", "b"]),
+        "M": np.arange(6).reshape(2, 3),
+        "v": pd.Series([0.5, 1.5], index=[9, 3]),
+        "table": pd.DataFrame({"a": [1.0, 2.0], "b": [7.0, 8.0]}),
+    }
+    assert tv.models.Turing(ECHO, data).layout == tv.Layout(1, 0, 0)
+
+
+@julia
+def test_a_table_gives_its_columns() -> None:
+    table = pd.DataFrame(SCHOOLS)
+    model = tv.models.Turing(CENTRED, table, local="theta")
+    points = points_for(model)
+    np.testing.assert_array_equal(model.log_density(points), turing_model("centred").log_density(points))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([1, 2], "data must be a dictionary"),
+        ({"y": None}, "is None"),
+        ({"two words": 1}, "no argument of a Julia function"),
+        ({"y": [[1], [2, 3]]}, "different lengths"),
+        ({"y": [1 + 2j]}, "numbers, booleans or strings"),
+        ({"y": [object()]}, "got objects"),
+        ({"y": {"a": 1}}, "is a dictionary"),
+        ({"y": np.ma.masked_array([1.0, 2.0], [True, False])}, "masked"),
+        ({"y": pd.Series([1, None], dtype="Int64")}, "1 missing"),
+        ({"y": pd.DataFrame({"a": ["u", "v"]})}, "column 'a' does not hold numbers"),
+        ({"y": np.array([2**64 - 1], dtype=np.uint64)}, "too large"),
+        ({"y": [["a", "b"]]}, "one word or as a list"),
+        ({"y": pd.to_datetime(pd.Series(["2024-01-01"]))}, "dtype datetime64"),
+    ],
+)
+def test_data_that_cannot_be_sent_are_refused_before_julia_starts(data: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        tv.models.Turing(LINE, data, local=["e"])
+
+
+def test_plain_values_are_read() -> None:
+    found = read_data({"a": np.float32(1.5), "b": [1, 2], "c": [True], "d": np.array(["x"]), "e": np.array("y")})
+    assert (found["a"], found["d"], found["e"]) == (1.5, ["x"], "y")
+    assert [found[name].dtype.kind for name in "bc"] == ["i", "b"]
+
+
+# ---- refusals ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"source": 3}, "Julia code as a string"),
+        ({"source": "model.jl"}, "not a file's name"),
+        ({"source": "f(x) = x"}, "no `@model function`"),
+        ({"local": ["e", "e"]}, "twice"),
+        ({"local": [1]}, "names of variables"),
+        ({"ad": "enzyme"}, "Unknown ad 'enzyme'"),
+        ({"ad": "forwardiff"}, "Did you mean 'forwarddiff'"),
+        ({"name": 3}, "name must be"),
+    ],
+)
+def test_arguments_are_refused_before_julia_starts(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        tv.models.Turing(**{"source": LINE, "data": LINE_DATA, "local": ["e"], **change})
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "tv.models.Turing('@model f(y) = (y ~ Normal())', {'y': 1.0})",
+        "tv.sample_nuts(tv.models.IsotropicGaussian(2))",
+    ],
+)
+def test_without_julia_it_says_what_to_do(code: str) -> None:
+    # in a process of its own: in this one Julia may be running
+    done = subprocess.run([sys.executable, "-c", f"import pyturingvi as tv; {code}"], capture_output=True, text=True)
+    assert "EngineError: no Julia environment is set up. `pyturingvi setup`" in done.stderr
+
+
+def wrong(body: str) -> str:
+    return f"@model function wrong(y)\n    m ~ Normal()\n    {body}\n    y ~ MvNormal(fill(m, 3), I)\nend"
+
+
+@julia
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"local": ["ee"]}, "Unknown local variable 'ee'. Did you mean 'e'.*Known: m, e"),
+        ({"local": ["m"]}, '\'?"m" is no array'),
+        ({"source": wrong("m ~ Normal((")}, "not Julia code"),
+        ({"source": "using NoSuchPackage\n" + LINE}, "does not compile: .*NoSuchPackage"),
+        ({"source": wrong('error("my own words")'), "local": []}, r"fails when it is run: my own words \(line 3"),
+        ({"source": wrong("q ~ Nrmal()"), "local": []}, "`Nrmal` not defined"),
+        ({"source": wrong("k ~ Poisson(3)"), "local": []}, '"k" is discrete'),
+        ({"source": wrong("w ~ Dirichlet(3, 1.0)"), "local": ["w"]}, "does not treat them alike"),
+        ({"source": wrong("w ~ filldist(Normal(), 2)\n    v ~ filldist(Normal(), 4)"), "local": ["w", "v"]}, "line up"),
+        ({"data": {"x": 1.0}}, r'line\(y\): data has no "y"; the model has no argument "x"'),
+        ({"name": "lines"}, "no `@model function lines`; it has line"),
+        ({"data": {"y": [1.0, np.nan, 2.0]}}, "not finite at 60 points"),
+        ({"source": CENTRED, "data": SCHOOLS, "local": ["theta"], "ad": "zygote"}, 'ad="zygote" cannot differentiate'),
+    ],
+)
+def test_what_julia_refuses_arrives_in_one_message(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=f"(?s){words}") as caught:
+        tv.models.Turing(**{"source": LINE, "data": LINE_DATA, "local": ["e"], **change})
+    text = str(caught.value)
+    assert "Stacktrace" not in text
+    assert len(text) < 1200
+    assert text.count("\n") < 10
+
+
+@julia
+def test_a_wrong_gradient_is_refused() -> None:
+    body = "m ~ Normal()\n    @addlogprob! m * Turing.ForwardDiff.value(m)\n    y ~ Normal(m, 1)"
+    source = f"@model function jump(y)\n    {body}\nend"
+    with pytest.raises(InputError, match="wrong gradient"):
+        tv.models.Turing(source, {"y": 1.0}, ad="forwarddiff")
+
+
+@julia
+def test_an_error_far_out_stops_nothing_and_an_error_of_the_user_comes_through() -> None:
+    body = 'm > 5 && error("too far for me")\n    y ~ Normal(m, m < -5 ? -1.0 : 1.0)'
+    model = tv.models.Turing(f"@model function far(y)\n    m ~ Normal()\n    {body}\nend", {"y": 1.0})
+    value, slope = model.log_density_and_gradient(np.array([[0.0], [-6.0]]))
+    np.testing.assert_array_equal(np.isfinite(value), [True, False])
+    np.testing.assert_array_equal(np.isfinite(slope[:, 0]), [True, False])
+    with pytest.raises(EngineError, match="too far for me"):
+        model.log_density(np.array([[6.0]]))
+
+
+@julia
+def test_engine_numpy_is_refused() -> None:
+    with pytest.raises(EngineError, match="engine='julia'"):
+        tv.fit(turing_model("line"), engine="numpy", progress=False)
+
+
+# ---- fits -------------------------------------------------------------------------------------------------
+@julia
+@pytest.mark.parametrize("family", ["structured", "full-rank"])
+def test_a_fit_of_a_normal_model_finds_its_posterior(family: str) -> None:
+    model = turing_model("line")
+    settings: dict[str, Any] = {"n_iterations": 6000, "elbo_every": 6000, "elbo_samples": 100_000, "progress": False}
+    fit = tv.fit(model, family, tv.Adam(tv.step_decay(0.02, 0.3, every=1500)), **settings)
+    assert fit.engine == "julia"
+    y = np.array(LINE_DATA["y"])
+    precision = np.block([[np.array([[1 / 4 + 3]]), -np.ones((1, 3))], [-np.ones((3, 1)), 2 * np.eye(3)]])
+    covariance = np.linalg.inv(precision)
+    np.testing.assert_allclose(fit.location, covariance @ np.concatenate([[0.0], y]), atol=0.03)
+    scale = fit.scale.toarray()
+    np.testing.assert_allclose(scale @ scale.T, covariance, atol=0.03)
+    evidence = stats.multivariate_normal.logpdf(y, np.zeros(3), 2 * np.eye(3) + 4)
+    last = fit.elbo.iloc[-1]
+    assert last["std_error"] < 0.01
+    assert last["elbo"] == pytest.approx(evidence, abs=4 * last["std_error"])
+
+
+@julia
+@pytest.mark.parametrize("family", [tv.MeanField(), tv.Structured(standardized=False)])
+def test_other_families_fit_and_the_seed_decides(family: tv.families.Family) -> None:
+    settings: dict[str, Any] = {"n_iterations": 200, "elbo_every": 100, "elbo_samples": 64, "progress": False}
+    first, second = (tv.fit(turing_model("varying"), family, tv.Adam(0.01), **settings) for _ in range(2))
+    np.testing.assert_array_equal(first.params, second.params)
+    assert first.elbo["elbo"].iloc[-1] > first.elbo["elbo"].iloc[0]
+
+
+@julia
+def test_a_saved_fit_can_be_loaded_and_used(tmp_path: Path) -> None:
+    fit = tv.fit(turing_model("varying"), n_iterations=20, elbo_every=20, elbo_samples=8, progress=False)
+    loaded = tv.load_fit(fit.save(tmp_path / "fit.npz"))
+    assert loaded.model.label == "varying"
+    assert loaded.model._inner is None  # Julia is asked when it is needed
+    pd.testing.assert_frame_equal(loaded.summary(200), fit.summary(200))
+    for name, draws in fit.sample(5).items():
+        np.testing.assert_array_equal(loaded.sample(5)[name], draws)
+
+
+@julia
+@pytest.mark.parametrize("which", KINDS)
+def test_pickle_and_state_keep_the_model(which: str) -> None:
+    model = turing_model(which)
+    points = points_for(model)
+    state = model.get_state()
+    plain = {key: value for key, value in state.items() if not isinstance(value, np.ndarray)}
+    for copy in (
+        pickle.loads(pickle.dumps(model)),
+        tv.models.Turing.from_state({**state, **json.loads(json.dumps(plain))}),
+    ):
+        assert (copy.layout, copy.global_labels, copy.coords) == (model.layout, model.global_labels, model.coords)
+        np.testing.assert_array_equal(copy.log_density(points), model.log_density(points))
+
+
+@julia
+def test_a_checkpoint_resumes_to_the_same_numbers(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"elbo_every": 50, "elbo_samples": 16, "n_iterations": 100, "progress": False}
+    straight = tv.fit(turing_model("line"), **settings)
+    stopped = tv.fit(turing_model("line"), **settings, checkpoint=tmp_path / "c.npz", callback=lambda *_: True)
+    assert stopped.n_updates == 50
+    resumed = tv.fit(turing_model("line"), **settings, checkpoint=tmp_path / "c.npz")
+    np.testing.assert_array_equal(resumed.params, straight.params)

@@ -1,0 +1,127 @@
+"""`tv.sample_nuts`: right draws, the same again from one seed, and what is kept after Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from turing_sources import schools_by_quadrature, turing_model
+
+import pyturingvi as tv
+from pyturingvi import nuts
+from pyturingvi.errors import EngineError, InputError
+
+julia = pytest.mark.julia
+
+
+@julia
+def test_eight_schools_equal_quadrature() -> None:
+    draws = tv.sample_nuts(turing_model("non-centred"), 2500, 1000, 2, target_acceptance=0.95, progress=False)
+    summary = draws.summary(local=True)
+    expected = schools_by_quadrature()
+    for name, rows in (("mu", ["mu"]), ("tau", ["tau"]), ("theta", [f"theta[{j}]" for j in range(1, 9)])):
+        found = summary.loc[rows]
+        error = found["sd"] / np.sqrt(found["ess_bulk"])
+        assert (abs(found["mean"] - expected[name]) < 4 * error).all(), name
+    assert summary["r_hat"].max() < 1.02
+    assert summary["ess_bulk"].min() > 400
+    assert draws.n_divergent < 50
+    worst = draws.diagnostics()
+    assert worst.loc["theta", "max_r_hat"] == summary.loc[[f"theta[{j}]" for j in range(1, 9)], "r_hat"].max()
+
+
+@julia
+def test_draws_have_the_form_of_a_fits() -> None:
+    model = turing_model("varying")
+    draws = tv.sample_nuts(model, 30, 30, 3, progress=False)
+    fit = tv.fit(model, n_iterations=5, elbo_every=5, elbo_samples=8, progress=False)
+    found, likewise = draws.sample(), fit.sample(90)
+    assert {name: value.shape for name, value in found.items()} == {name: v.shape for name, v in likewise.items()}
+    assert draws.by_chain()["slopes"].shape == (3, 30, 2, 4)
+    np.testing.assert_array_equal(draws.by_chain()["slopes"][1, 0], found["slopes"][30])
+    assert list(draws.summary().index) == list(fit.summary(10).index)
+    assert (draws.status, draws.divergent.shape, draws.step_size.shape) == ("completed", (3, 30), (3,))
+    tree = draws.to_arviz()
+    assert tree["posterior"]["slopes"].shape == (3, 30, 2, 4)
+    assert tree["sample_stats"]["diverging"].shape == (3, 30)
+
+
+@julia
+def test_the_seed_decides() -> None:
+    settings: dict[str, Any] = {"n_draws": 20, "n_tune": 20, "n_chains": 2, "progress": False}
+    model = turing_model("line")
+    first, again, other = (tv.sample_nuts(model, seed=seed, **settings) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(first.points, again.points)
+    assert not np.array_equal(first.points, other.points)
+    assert not np.array_equal(first.points[0], first.points[1])
+
+
+@julia
+def test_bundled_models_run_in_their_turing_form(bundled_model: tv.models.Model) -> None:
+    draws = tv.sample_nuts(bundled_model, 10, 20, 2, ad="reversediff", progress=False)
+    assert draws.points.shape == (2, 10, bundled_model.dim)
+    assert np.isfinite(bundled_model.log_density(draws.points.reshape(20, -1))).all()
+    assert {name: value.shape[1:] for name, value in draws.sample().items()} == {
+        name: value.shape[1:] for name, value in bundled_model.constrain(np.zeros((1, bundled_model.dim))).items()
+    }
+
+
+@julia
+def test_the_synthetic_target_has_its_moments() -> None:
+    model = tv.models.IsotropicGaussian(2, n_global=2, local_dim=1)
+    points = tv.sample_nuts(model, 1500, 500, 2, progress=False).points.reshape(-1, 4)
+    np.testing.assert_allclose(points.mean(axis=0), 5.0, atol=0.03)
+    np.testing.assert_allclose(np.cov(points.T), 0.1 * np.eye(4), atol=0.015)
+
+
+@julia
+@pytest.mark.parametrize(("stop_at", "kept"), [(60, True), (5, False)])
+def test_ctrl_c_keeps_the_draws_of_all_chains(monkeypatch: pytest.MonkeyPatch, stop_at: int, kept: bool) -> None:
+    monkeypatch.setattr(nuts, "_CHUNK_SECONDS", 0.0)
+    pressed: list[int] = []
+
+    def press(self: Any, done: int, words: str) -> None:
+        if done >= stop_at and not pressed:
+            pressed.append(done)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(nuts._Bar, "show", press)
+    settings: dict[str, Any] = {"n_draws": 200, "n_tune": 20, "n_chains": 2, "progress": False}
+    if kept:
+        draws = tv.sample_nuts(turing_model("line"), **settings)
+        assert draws.status == "interrupted"
+        assert 40 <= draws.points.shape[1] < 200
+        assert np.isfinite(draws.summary().to_numpy()).all()
+    else:
+        with pytest.raises(KeyboardInterrupt, match="no draws yet"):
+            tv.sample_nuts(turing_model("line"), **settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_draws": 0}, "n_draws"),
+        ({"n_tune": -1}, "n_tune"),
+        ({"n_chains": 1.5}, "n_chains"),
+        ({"seed": -1}, "seed"),
+        ({"target_acceptance": 1.0}, "target_acceptance"),
+        ({"target_acceptance": "high"}, "target_acceptance"),
+        ({"ad": "enzyme"}, "Unknown ad"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_julia_starts(
+    change: dict[str, Any], words: str, isotropic: tv.models.Model
+) -> None:
+    with pytest.raises(InputError, match=words):
+        tv.sample_nuts(isotropic, **change)
+
+
+def test_a_python_function_cannot_be_sampled() -> None:
+    model = tv.models.LogDensity(lambda p: (-(p**2).sum(axis=1) / 2, -p), tv.Layout(1, 0, 0))
+    with pytest.raises(EngineError, match="LogDensity"):
+        tv.sample_nuts(model)
+    with pytest.raises(InputError, match="must be one of"):
+        tv.sample_nuts("rpoisson")  # type: ignore[arg-type]
