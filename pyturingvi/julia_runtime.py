@@ -72,13 +72,13 @@ class Runtime:
             if place is not None and place not in list(load_path):
                 self._space.seval("push!")(load_path, place)
         self.module = self._require("PyTuringVI", _UUID)
-        ran = Path(str(self.call(self.seval("pathof"), self.module)))
+        self.seval("using PyTuringVI: PyTuringVI")
+        ran = Path(str(self.seval("pathof(PyTuringVI)")))
         if ran.resolve() != (source_directory() / "src" / "PyTuringVI.jl").resolve():
             raise EngineError(
                 f"this Julia has loaded another PyTuringVI, from {str(ran)!r}. Restart Python, or remove it from the "
                 "Julia project: pyturingvi runs the Julia code bundled with it."
             )
-        self.seval("using PyTuringVI: PyTuringVI")
 
     @property
     def version(self) -> str:

@@ -9,6 +9,7 @@ module PyTuringVI
 using ChainRulesCore: ChainRulesCore, NoTangent, @thunk, unthunk
 using LinearAlgebra: LinearAlgebra
 using Optimisers: Optimisers
+using PrecompileTools: @compile_workload, @setup_workload
 using Random: AbstractRNG, Xoshiro, rand!, randexp!, randn!
 using SHA: sha256
 using SparseArrays: SparseMatrixCSC
@@ -40,5 +41,6 @@ include("optimize/rules.jl")
 include("optimize/loop.jl")
 include("nuts.jl")
 include("bridge.jl")
+include("precompile.jl")
 
 end

@@ -1,21 +1,21 @@
-# What Python calls: plain values and NumPy memory in, plain values out.
+# What Python calls: numbers, strings and addresses of NumPy memory in, plain values out.
 #
-# Python owns the long vectors. They are wrapped, not copied, so that both sides see the same memory; Python keeps them
-# alive as long as it holds the run.
+# Python owns the long arrays. They are seen, not copied, so that both sides have the same memory; Python keeps them
+# alive as long as it holds the run. Addresses in place of arrays, because these methods can then be compiled once.
 
-"""A NumPy array's memory as an `Array`; whatever is not one contiguous piece is copied."""
-wrap(a::Array) = a
-function wrap(a::AbstractArray{T,N}) where {T,N}
-    contiguous = strides(a) == Base.size_to_strides(1, size(a)...)
-    return contiguous ? unsafe_wrap(Array, pointer(a), size(a)) : Array{T,N}(a)
-end
+"""The array of the given size at an address."""
+memory(::Type{T}, address::Int, dims::Int...) where {T} = unsafe_wrap(Array, Ptr{T}(address), dims)
 
-# ---- models, by Python's names. Tables arrive with their axes reversed: a row in Python is a column here. ------------
+# ---- models, by Python's names; tables arrive row by row ------------------------------------------------------------
 gaussian_model(n_global, n_local, local_dim, mean, variance) =
     IsotropicGaussian(Layout(n_global, n_local, local_dim), mean, variance)
-rpoisson_model(X, y, offset) = RobustPoisson(permutedims(wrap(X)), Vector{Float64}(y), Vector{Float64}(offset))
-irt_model(signs) = ItemResponse(copy(wrap(signs)))
-volatility_model(returns) = StochasticVolatility(Matrix{Float64}(returns))
+function rpoisson_model(X::Int, y::Int, offset::Int, n::Int, p::Int)
+    rows = memory(Float64, X, p, n)
+    return RobustPoisson(permutedims(rows), copy(memory(Float64, y, n)), copy(memory(Float64, offset, n)))
+end
+irt_model(signs::Int, n_students::Int, n_items::Int) = ItemResponse(copy(memory(Int8, signs, n_items, n_students)))
+volatility_model(returns::Int, n_times::Int, n_series::Int) =
+    StochasticVolatility(copy(memory(Float64, returns, n_series, n_times)))
 
 # ---- families and rules, by their names in Python -------------------------------------------------------------------
 function family_named(name::AbstractString, base::AbstractString, nu::Real, standardized::Bool)
@@ -43,23 +43,29 @@ struct Session{R<:Run,E<:ElboEstimate}
 end
 
 """
-    start_session(model, family, rule, stepsize, vectors, settings...) -> Session
+    start_session(model, family, rule, settings...) -> Session
 
-`vectors` are the flat parameters, the rule's slots and, where `eta` is a number, the average; all are updated in place.
-`noise` is nothing or the user's draws (d x M x n_iterations).
+`vectors` is the address of the flat parameters, the rule's slots and, where `eta` is not NaN, the average, one after the
+other; all are updated in place. `noise` is 0 or the address of the user's draws (d x M x n_iterations).
 """
 function start_session(
-    model::Model, family::Family, rule::Rule, stepsize::Tuple, vectors::Tuple, noise, n_samples::Int, elbo_samples::Int,
-    seed::AbstractString, eta, done::Int,
+    model::Model, family::Family, rule::Rule, initial::Float64, factor::Float64, every::Int, dtype::String, vectors::Int,
+    noise::Int, n_iterations::Int, n_samples::Int, elbo_samples::Int, seed::String, eta::Float64, done::Int,
 )
-    flat, others... = map(wrap, vectors)
-    T = eltype(flat)
+    T = dtype == "float32" ? Float32 : Float64
+    d, p = dim(model.layout), n_params(family, model.layout)
+    vector(k) = memory(T, vectors + k * p * sizeof(T), p)
     objective = Objective(model, family; energy_only=rule.energy_only)
-    draws = isnothing(noise) ? NoiseStream(family.base, seed, dim(model.layout), n_samples, T) : GivenNoise(wrap(noise), T)
-    averaging = isnothing(eta) ? nothing : PolynomialAveraging(Float64(eta), last(others))
-    slots = Vector{T}[others[k] for k in 1:n_slots(rule)]
-    run = Run(objective, rule, draws, StepDecay(stepsize...), flat, slots, n_samples; averaging, done)
-    return Session(run, ElboEstimate(objective, elbo_samples, T), String(seed))
+    draws = if noise == 0
+        NoiseStream(family.base, seed, d, n_samples, T)
+    else
+        GivenNoise(memory(Float64, noise, d, n_samples, n_iterations), T)
+    end
+    slots = Vector{T}[vector(k) for k in 1:n_slots(rule)]
+    averaging = isnan(eta) ? nothing : PolynomialAveraging(eta, vector(n_slots(rule) + 1))
+    schedule = StepDecay(initial, factor, every)
+    run = Run(objective, rule, draws, schedule, vector(0), slots, n_samples; averaging, done)
+    return Session(run, ElboEstimate(objective, elbo_samples, T), seed)
 end
 
 """Make updates up to number `last` or for some seconds; the number made in all, with a minus sign if the next is not finite."""
@@ -87,19 +93,25 @@ elbo_of_session(session::Session) = result(session.estimate, session.run.objecti
 slopes_of_session(session::Session) = session.run.workspace.slopes
 
 # ---- a model alone --------------------------------------------------------------------------------------------------
+"""Log density and gradient (d x M) of points (d x M), all at addresses of Float64."""
+function evaluate_at!(model::Model, points::Int, values::Int, slopes::Int, M::Int)
+    d = dim(model.layout)
+    batch, buffers = memory(Float64, points, d, M), scratch(model, Float64)
+    log_density!(memory(Float64, values, M), model, batch, buffers)
+    log_density_gradient!(memory(Float64, slopes, d, M), model, batch, buffers)
+    return nothing
+end
+
+"""A NumPy array's memory as an `Array`; whatever is not one contiguous piece is copied."""
+wrap(a::Array) = a
+function wrap(a::AbstractArray{T,N}) where {T,N}
+    contiguous = strides(a) == Base.size_to_strides(1, size(a)...)
+    return contiguous ? unsafe_wrap(Array, pointer(a), size(a)) : Array{T,N}(a)
+end
+
 """Log density (M) of points (d x M), in place."""
 function log_density_at!(values::AbstractVector, model::Model, points::AbstractMatrix)
     batch = wrap(points)
     log_density!(wrap(values), model, batch, scratch(model, eltype(batch)))
     return nothing
 end
-
-"""Gradient (d x M) of the log density, in place."""
-function gradient_at!(slopes::AbstractMatrix, model::Model, points::AbstractMatrix)
-    batch = wrap(points)
-    log_density_gradient!(wrap(slopes), model, batch, scratch(model, eltype(batch)))
-    return nothing
-end
-
-"""An exception's own words, without the stack."""
-message_of(error) = sprint(showerror, error)

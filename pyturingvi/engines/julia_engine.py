@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -61,11 +62,16 @@ class JuliaStepper(Stepper):
         names = ["params", *(f"slot{k}" for k in range(spec.rule.n_slots)), *(["average"] if spec.averaging else [])]
         start = {"params": initial, "average": initial} if snapshot is None else snapshot.vectors
         self.done = 0 if snapshot is None else snapshot.iteration
-        self._vectors = {
-            name: np.array(start[name], dtype=dtype) if name in start else np.zeros(initial.size, dtype=dtype)
-            for name in names
-        }
-        self._noise = None if noise is None else np.ascontiguousarray(noise)
+        # one block of memory for all, so that Julia needs one address
+        block = np.zeros((len(names), initial.size), dtype=dtype)
+        self._vectors = dict(zip(names, block, strict=True))
+        for name in names:
+            if name in start:
+                self._vectors[name][:] = start[name]
+        self._noise = None if noise is None else np.ascontiguousarray(noise, dtype=np.float64)
+        stepsize = spec.rule.schedule.config()
+        if not isinstance(stepsize, dict):
+            stepsize = {"initial": stepsize, "factor": 1.0, "every": 1}
         P = runtime.module
         self._advance, self._estimate, self._elbo = P.advance_session_b, P.estimate_session_b, P.elbo_of_session
         self._session = runtime.call(
@@ -73,13 +79,17 @@ class JuliaStepper(Stepper):
             inner,
             julia_family(runtime, spec.family_object),
             julia_rule(runtime, spec.rule),
-            _stepsize(spec.rule),
-            tuple(self._vectors.values()),
-            None if self._noise is None else self._noise.T,
+            float(stepsize["initial"]),
+            float(stepsize["factor"]),
+            int(stepsize["every"]),
+            spec.dtype,
+            _address(block),
+            0 if self._noise is None else _address(self._noise),
+            spec.n_iterations,
             spec.n_samples,
             spec.elbo_samples,
             str(spec.seed),
-            PolynomialAveraging(spec.averaging["eta"]).eta if spec.averaging else None,
+            PolynomialAveraging(spec.averaging["eta"]).eta if spec.averaging else math.nan,
             self.done,
         )
 
@@ -118,12 +128,14 @@ def julia_model(runtime: Runtime, model: Model) -> Any:
         sizes = (layout.n_global, layout.n_local, layout.local_dim)
         return runtime.call(P.gaussian_model, *sizes, float(state["mean"]), float(state["variance"]))
     if model.name == "rpoisson":
-        return runtime.call(P.rpoisson_model, state["X"].T, state["y"], state["offset"])
+        X, y, offset = (np.ascontiguousarray(state[key], dtype=np.float64) for key in ("X", "y", "offset"))
+        return runtime.call(P.rpoisson_model, _address(X), _address(y), _address(offset), *X.shape)
     if model.name == "irt":
-        signs = np.where(state["responses"] < 0, 0, 2 * state["responses"] - 1).astype(np.int8)
-        return runtime.call(P.irt_model, signs.T)
+        signs = np.where(state["responses"] < 0, 0, 2 * state["responses"] - 1).astype(np.int8, order="C")
+        return runtime.call(P.irt_model, _address(signs), *signs.shape)
     if model.name == "volatility":
-        return runtime.call(P.volatility_model, state["returns"].T)
+        returns = np.ascontiguousarray(state["returns"], dtype=np.float64)
+        return runtime.call(P.volatility_model, _address(returns), *returns.shape)
     raise EngineError(f"engine='julia' has no model {model.name!r}; use engine='numpy'.")
 
 
@@ -143,17 +155,18 @@ def julia_rule(runtime: Runtime, rule: Rule) -> Any:
     return runtime.call(runtime.module.rule_named, config["rule"], *settings)
 
 
-def _stepsize(rule: Rule) -> tuple[float, float, int]:
-    config = rule.schedule.config()
-    return (config["initial"], config["factor"], config["every"]) if isinstance(config, dict) else (config, 1.0, 1)
+def _address(array: np.ndarray) -> int:
+    """Where a C-ordered array's memory begins; Julia sees it with the axes reversed."""
+    assert array.flags.c_contiguous
+    return int(array.ctypes.data)
 
 
 def julia_log_density_and_gradient(model: Model, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Log densities (M,) and gradients (M, d) of unconstrained points (M, d), as the Julia engine computes them."""
     runtime = start_julia()
     inner = julia_model(runtime, model)
-    points = np.ascontiguousarray(points)
+    points = np.ascontiguousarray(points, dtype=np.float64)
     values, slopes = np.empty(points.shape[0]), np.empty_like(points)
-    runtime.call(runtime.module.log_density_at_b, values, inner, points.T)
-    runtime.call(runtime.module.gradient_at_b, slopes.T, inner, points.T)
+    places = (_address(array) for array in (points, values, slopes))
+    runtime.call(runtime.module.evaluate_at_b, inner, *places, points.shape[0])
     return values, slopes

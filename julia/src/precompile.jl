@@ -1,0 +1,36 @@
+# A workload that is compiled once, when the package is: the first fit in a process then starts at once.
+
+@setup_workload begin
+    rows, counts, returns = [0.5 -0.5 1.0; 1.0 0.2 -1.0], [3.0, 0.0, 2.0], [0.1 -0.3 0.2 0.5; 0.4 0.2 -0.1 0.3]
+    missing_cells, complete = Int8[1 -1 0; -1 1 1], Int8[1 -1 1; -1 1 1]
+    address(array) = Int(pointer(array))
+    @compile_workload begin
+        GC.@preserve rows counts returns missing_cells complete begin
+            models = (
+                gaussian_model(2, 3, 2, 5.0, 0.1),
+                rpoisson_model(address(rows), address(counts), address(counts), 3, 2),
+                irt_model(address(missing_cells), 3, 2),
+                irt_model(address(complete), 3, 2),
+                volatility_model(address(returns), 4, 2),
+            )
+        end
+        for model in models, name in ("mean-field", "structured", "full-rank")
+            family = family_named(name, "gaussian", NaN, true)
+            d, p = dim(model.layout), n_params(family, model.layout)
+            # the proximal rule for the synthetic experiment, Adam for all
+            rules = (rule_named("adam", 0.9, 0.999, 1e-8), rule_named("proximal-sgd"))
+            for rule in rules[1:(model isa IsotropicGaussian ? 2 : 1)]
+                vectors = zeros(p, 1 + n_slots(rule))
+                vectors[d .+ diagonal(ScalePattern(family, model.layout)), 1] .= 0.1
+                GC.@preserve vectors begin
+                    session = start_session(
+                        model, family, rule, 1e-3, 1.0, 1, "float64", address(vectors), 0, 2, 2, 4, "1", NaN, 0
+                    )
+                    advance_session!(session, 2, 0.1)
+                    estimate_session!(session, true, 0.1)
+                    elbo_of_session(session)
+                end
+            end
+        end
+    end
+end
