@@ -149,6 +149,30 @@ end
     @test occursin("line up", message(() -> build(GROUPS, data, ["level", "s"])))
 end
 
+@testset "globals alone, with and without a run of the model" begin
+    source = """
+    @model function globals(y, ::Type{T}=Float64) where {T}
+        s ~ filldist(Exponential(1), 2)
+        L ~ LKJCholesky(2, 1.0)
+        p ~ Dirichlet(3, 1.0)
+        HERE
+        e ~ filldist(Normal(sum(s), 1), 4)
+        y ~ MvNormal(e, I)
+    end
+    """
+    for (here, fixed) in ("" => true, "u ~ Uniform(0, s[1])" => false, "a = Vector{T}(undef, 1); a[1] ~ Exponential(1)" => false)
+        model = build(replace(source, "HERE" => here), (; y=zeros(4)), ["e"])
+        @test isnothing(model.transforms) != fixed
+        points = randn(MersenneTwister(14), P.dim(model.layout), 3)
+        everything = Dict(P.constrain(model, points))
+        globals = P.constrain_globals(model, points[1:(model.layout.n_global), :])
+        @test first.(globals) == filter(!=("e"), P.variable_names(model))
+        for (name, value) in globals
+            @test value ≈ everything[name]
+        end
+    end
+end
+
 @testset "locals of other kinds" begin
     source = """
     @model function kinds(n, ::Type{T}=Float64) where {T}
@@ -231,6 +255,7 @@ end
     @test occursin("wrong gradient", message(() -> build(jump, (; y=1.0), String[])))
     narrow = "@model function narrow(y)\n    m ~ Normal()\n    x = Vector{Float64}(undef, 1)\n    x[1] = m\n    y ~ Normal(x[1], 1)\nend"
     @test occursin("cannot differentiate", message(() -> build(narrow, (; y=1.0), String[])))
+    @test P.ad_of(build(narrow, (; y=1.0), String[], "")) == "mooncake"  # which needs no number type of its own
     @test occursin("unknown ad \"enzyme\"", message(() -> build(CENTRED, SCHOOLS, ["theta"], "enzyme")))
 end
 
@@ -245,6 +270,8 @@ end
 
 @testset "the last model of the source, or the one named; keywords and defaults" begin
     source = """
+    using Turing, Distributions, LinearAlgebra
+    using Random: shuffle
     helper(x) = 2x
     @model first_one(y) = (m ~ Normal(); y ~ Normal(m, 1))
     "Documented."

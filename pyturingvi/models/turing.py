@@ -232,11 +232,14 @@ class Turing(Model):
             return values, slopes.astype(points.dtype, copy=False)
 
     # ---- natural space ------------------------------------------------------------------------------------
-    def _constrain_all(self, points: Array) -> dict[str, np.ndarray]:
+    def _natural(self, function: Any, points: Array) -> dict[str, np.ndarray]:
         runtime, batch = self._runtime, _on_cpu(points)
-        pairs = self._call(runtime.module.constrain, self.julia_model, batch.T)
+        pairs = self._call(function, self.julia_model, batch.T)
         # Julia's last axis is that of the points, and its axes arrive reversed
         return {str(name): _axes_as_in_julia(runtime.to_numpy(value)) for name, value in pairs}
+
+    def _constrain_all(self, points: Array) -> dict[str, np.ndarray]:
+        return self._natural(self._runtime.module.constrain, points)
 
     def constrain(self, points: Array) -> dict[str, Array]:
         """Map (M, d) unconstrained points to named arrays (M, ...), what the model sets with `:=` included."""
@@ -245,10 +248,7 @@ class Turing(Model):
         return {name: found[name] for name in order}
 
     def _constrain_global(self, z: Array) -> dict[str, Array]:
-        points = np.repeat(self._reference[None], len(z), axis=0)
-        points[:, : self.layout.n_global] = z
-        found = self._constrain_all(points)
-        return {name: found[name] for name in self.global_names}
+        return self._natural(self._runtime.module.constrain_globals, z)
 
     def _constrain_local(self, points: Array) -> dict[str, Array]:
         found = self._constrain_all(points)

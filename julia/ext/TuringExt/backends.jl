@@ -25,8 +25,8 @@ const LARGEST_FORWARD_DIM = 24
 
 """Backends to try in turn where the user names none: the fastest that is installed and differentiates the model."""
 function default_backends(dim::Int)
-    dim <= LARGEST_FORWARD_DIM && return ["forwarddiff"]
-    return [name for name in ("mooncake", "reversediff", "forwarddiff") if is_installed(named_backend(name))]
+    order = dim <= LARGEST_FORWARD_DIM ? ["forwarddiff", "mooncake", "reversediff"] : ["mooncake", "reversediff", "forwarddiff"]
+    return filter(name -> is_installed(named_backend(name)), order)
 end
 
 is_installed(backend::Backend) = !isnothing(Base.locate_package(package_id(backend)))

@@ -5,13 +5,14 @@
 
 Any DynamicPPL model, its variables laid out as `[z, y_1, ..., y_N]`. `ldf` holds one AD preparation and the model one
 buffer, so that it serves one thread at a time. `reference` is a linked vector at which the density is finite, `ad` the
-name of the backend ("" for no gradient).
+name of the backend ("" for no gradient); `transforms` as in `fixed_transforms`.
 """
 struct TuringModel{F<:LogDensityFunction} <: PyTuringVI.Model
     layout::PyTuringVI.Layout
     ldf::F
     ad::String
     variables::Vector{Variable}
+    transforms::Union{Nothing,Vector{Any}}
     order::Vector{Int}
     reference::Vector{Float64}
     buffer::Vector{Float64}
@@ -25,10 +26,11 @@ function TuringModel(model::DynamicPPL.Model, locals::Vector{String}; ad::Abstra
     plain = LogDensityFunction(model, DynamicPPL.getlogjoint_internal, values)
     variables = find_variables(plain, starts[:, 1], locals)
     layout, order = layout_and_order(variables)
+    transforms = fixed_transforms(plain, filter(is_global, variables), starts)
     reference = starts[:, 1]
-    gradient || return TuringModel(layout, plain, "", variables, order, reference, similar(reference))
+    gradient || return TuringModel(layout, plain, "", variables, transforms, order, reference, similar(reference))
     name, ldf = with_gradient(model, values, starts[:, 2:end], isempty(ad) ? default_backends(length(order)) : [ad])
-    return TuringModel(layout, ldf, name, variables, order, reference, similar(reference))
+    return TuringModel(layout, ldf, name, variables, transforms, order, reference, similar(reference))
 end
 
 """The first of the backends that gives a right gradient, and the log density with it; the first one's error if none does."""

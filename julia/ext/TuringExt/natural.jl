@@ -18,14 +18,30 @@ end
 
 function PyTuringVI.constrain(model::TuringModel, points::AbstractMatrix)
     check_rows(model, points)
+    return collected(size(points, 2)) do m
+        named_arrays(model, raw_values(model.ldf, linked_vector!(model, points, m); derived=true))
+    end
+end
+
+function PyTuringVI.constrain_globals(model::TuringModel, z::AbstractMatrix)
+    globals, layout = filter(is_global, model.variables), model.layout
+    size(z, 1) == layout.n_global || throw(DimensionMismatch("z must have $(layout.n_global) rows, got $(size(z, 1))"))
+    copyto!(model.buffer, model.reference)
+    return collected(size(z, 2)) do m
+        model.buffer[model.order[1:(layout.n_global)]] .= @view z[:, m]
+        values = isnothing(model.transforms) ? getindex.(Ref(raw_values(model.ldf, model.buffer)), getfield.(globals, :varname)) :
+            [transform(model.buffer[v.places]) for (transform, v) in zip(model.transforms, globals)]
+        [v.name => natural(value) for (v, value) in zip(globals, values)]
+    end
+end
+
+"""The named arrays that `f` gives for each of M points, each stacked along a new last axis."""
+function collected(f, n_points::Int)
     results = Pair{String,Array{Float64}}[]
-    for m in axes(points, 2)
-        all_values = raw_values(model.ldf, linked_vector!(model, points, m); derived=true)
-        named = named_arrays(model, all_values)
-        if m == 1
-            append!(results, [name => Array{Float64}(undef, size(value)..., size(points, 2)) for (name, value) in named])
-        end
-        for ((name, into), (_, value)) in zip(results, named)
+    for m in 1:n_points
+        named = f(m)
+        m == 1 && append!(results, [name => Array{Float64}(undef, size(value)..., n_points) for (name, value) in named])
+        for ((_, into), (_, value)) in zip(results, named)
             selectdim(into, ndims(into), m) .= value
         end
     end
@@ -61,5 +77,5 @@ end
 
 PyTuringVI.variable_names(model::TuringModel) = [variable.name for variable in model.variables]
 PyTuringVI.ad_of(model::TuringModel) = model.ad
-PyTuringVI.global_labels(model::TuringModel) = reduce(vcat, [v.labels for v in model.variables if isempty(v.slices)]; init=String[])
+PyTuringVI.global_labels(model::TuringModel) = reduce(vcat, [v.labels for v in model.variables if is_global(v)]; init=String[])
 PyTuringVI.reference_point(model::TuringModel) = model.reference[model.order]

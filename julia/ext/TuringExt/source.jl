@@ -60,10 +60,12 @@ function PyTuringVI.variable_names(program::Program)
 end
 
 # ---- the text ----------------------------------------------------------------------------------------------------
+const AT_HAND = (Turing, Turing.Distributions, Turing.Bijectors, DynamicPPL, LinearAlgebra, Random, Statistics)
+
 """A fresh module in which everything that a Turing script usually loads is at hand."""
 function user_module()
     space = Module(:TuringModelSource)
-    for package in (Turing, Turing.Distributions, DynamicPPL, LinearAlgebra, Random, Statistics)
+    for package in AT_HAND
         Core.eval(space, :(const $(nameof(package)) = $package))
     end
     Core.eval(space, :(using .Turing, .LinearAlgebra, .Random, .Statistics))
@@ -79,9 +81,19 @@ function parse_source(source::AbstractString)
     # each statement keeps the line it came from, so that errors can name it
     line, statements = LineNumberNode(1, SOURCE_NAME), Expr[]
     for statement in parsed.args
-        statement isa LineNumberNode ? (line = statement) : push!(statements, Expr(:toplevel, line, statement))
+        statement isa LineNumberNode ? (line = statement) : push!(statements, Expr(:toplevel, line, use_at_hand(statement)))
     end
     return statements
+end
+
+"""`using Turing, X` as `using .Turing, X`: what is at hand need not be in the Julia project under its name."""
+function use_at_hand(statement)
+    statement isa Expr || return statement
+    if statement.head === :. && length(statement.args) == 1 && only(statement.args) in nameof.(AT_HAND)
+        return Expr(:., :., only(statement.args))
+    end
+    statement.head in (:using, :import, :(:), :as) || return statement
+    return Expr(statement.head, use_at_hand.(statement.args)...)
 end
 
 """Name and arguments of a statement that is a `@model function` with a name; nothing for any other."""

@@ -61,8 +61,8 @@ end
 The flat vector `[z, y_1, ..., y_N]` and where each of its coordinates stands in DynamicPPL's vector.
 """
 function layout_and_order(variables::Vector{Variable})
-    globals = reduce(vcat, [v.places for v in variables if isempty(v.slices)]; init=Int[])
-    locals = [v for v in variables if !isempty(v.slices)]
+    globals = reduce(vcat, [v.places for v in variables if is_global(v)]; init=Int[])
+    locals = [v for v in variables if !is_global(v)]
     n = isempty(locals) ? 0 : number_of_slices(first(locals))
     blocks = [Int[] for _ in 1:n]
     for variable in locals, (place, slice) in zip(variable.places, variable.slices)
@@ -72,6 +72,7 @@ function layout_and_order(variables::Vector{Variable})
     return layout, reduce(vcat, blocks; init=globals)
 end
 
+is_global(variable::Variable) = isempty(variable.slices)
 number_of_slices(variable::Variable) = size(variable.prototype)[end]
 
 """Names for the coordinates `linked` of one `~` statement: of elements where there is one coordinate for each."""
@@ -109,6 +110,25 @@ function last_indices(name::String, value::AbstractArray, optic)
     ))
     places = CartesianIndices(value)[optic.ix...]
     return unique!([Tuple(place)[end] for place in (places isa CartesianIndex ? [places] : vec(places))])
+end
+
+"""
+The maps from the linked coordinates of the globals to their values, in the order of `globals`, if these are the same at
+all of `points` (d x n): then the globals need no run of the model. Nothing where one depends on other variables, or is
+made of several `~` statements.
+"""
+function fixed_transforms(ldf::LogDensityFunction, globals::Vector{Variable}, points::AbstractMatrix)
+    found = map(eachcol(points)) do point
+        info = DynamicPPL.OnlyAccsVarInfo(DynamicPPL.FixedTransformAccumulator())
+        strategy = DynamicPPL.InitFromVector(Vector{Float64}(point), ldf)
+        _, info = DynamicPPL.init!!(ldf.model, info, strategy, ldf.transform_strategy)
+        Dict(pairs(DynamicPPL.get_fixed_transforms(info)))
+    end
+    transforms = [get(first(found), variable.varname, nothing) for variable in globals]
+    fixed = all(zip(globals, transforms)) do (variable, transform)
+        !isnothing(transform) && all(isequal(other[variable.varname], transform) for other in found)
+    end
+    return fixed ? Any[transform.transform for transform in transforms] : nothing
 end
 
 # ---- refusals ----------------------------------------------------------------------------------------------------

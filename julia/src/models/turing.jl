@@ -42,8 +42,8 @@ function turing_program end
     turing_from_program(program, locals, ad="") -> Model
 
 Lay a program's variables out as `[z, y_1, ..., y_N]`: `locals` names the variables whose last axis runs over the N
-blocks, everything else is global. `ad` is one of `ad_names()`, or "" for the first that
-suits: forward mode for a short vector, then Mooncake, then ReverseDiff. Throws a `ModelError` if a
+blocks, everything else is global. `ad` is one of `ad_names()`, or "" for the fastest
+that gives a right gradient. Throws a `ModelError` if a
 local variable is unknown or does not line up, or the gradient is not to be had or wrong.
 """
 function turing_from_program end
@@ -63,6 +63,13 @@ function reference_point end
 Variables in their natural space, and what the model sets with `:=`: the axes of the variable, then one of length M.
 """
 function constrain end
+
+"""
+    constrain_globals(model, z) -> Vector{Pair{String,Array}}
+
+The global variables alone, from `z` (d_z x M); a global whose map depends on a local sees the reference point's.
+"""
+function constrain_globals end
 
 """
     unconstrain(model, names, arrays) -> d x M matrix
