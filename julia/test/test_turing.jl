@@ -117,7 +117,6 @@ build(source, data, locals, ad="forwarddiff") = P.turing_from_program(P.turing_p
             @test slopes[k, m] ≈ (up - down) / 2e-5 atol = 1e-6
         end
     end
-    @test occursin("zygote", message(() -> P.turing_from_program(program, ["theta"], "zygote")))
 end
 
 const GROUPS = """
