@@ -10,6 +10,7 @@ using Zygote: Zygote
 @testset "PyTuringVI" verbose = true begin
     include("test_families.jl")
     include("test_models.jl")
+    include("test_gradients.jl")
     include("test_optimize.jl")
     # in this test environment only if it supplies Turing
     isnothing(Base.find_package("Turing")) || include("test_turing.jl")

@@ -168,7 +168,8 @@ function global_slopes!(slopes::AbstractMatrix, points::AbstractMatrix, m::Int, 
         slopes[3 + K + k, m] = moments[k, p] / 2 - precision_beta * beta
     end
     slopes[1, m] = in_mu - 5 * mu / (4 + abs2(mu))
-    slopes[2, m] = chi_beta - K + 1 - 5 / (1 + 4 * precision_beta)
-    slopes[3, m] = chi_gamma - K + 1 - 5 / (1 + 4 * precision_gamma)
+    # x - x: a slope is not finite where its variable is not
+    slopes[2, m] = chi_beta - K + 1 - 5 / (1 + 4 * precision_beta) + (points[2, m] - points[2, m])
+    slopes[3, m] = chi_gamma - K + 1 - 5 / (1 + 4 * precision_gamma) + (points[3, m] - points[3, m])
     return nothing
 end
