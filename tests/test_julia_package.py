@@ -8,11 +8,12 @@ from pyturingvi.julia_environment import find_environment, source_directory
 
 
 @pytest.mark.julia
-def test_julias_own_tests_pass() -> None:
+@pytest.mark.parametrize("group", ["", pytest.param("users", marks=pytest.mark.slow)])
+def test_julias_own_tests_pass(group: str) -> None:
     environment, source = find_environment(), source_directory()
     assert environment is not None
     code = f'push!(LOAD_PATH, raw"{source}"); include(raw"{source / "test" / "runtests.jl"}")'
-    command = [environment.executable, f"--project={environment.project}", "--startup-file=no", "-e", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    command = [environment.executable, f"--project={environment.project}", "--startup-file=no", "-e", code, group]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2400)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert "PyTuringVI" in done.stdout

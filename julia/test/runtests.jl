@@ -14,4 +14,6 @@ using Zygote: Zygote
     include("test_optimize.jl")
     # in this test environment only if it supplies Turing
     isnothing(Base.find_package("Turing")) || include("test_turing.jl")
+    # minutes of compilation: with `users` among the arguments only
+    "users" in ARGS && include("test_turing_users.jl")
 end

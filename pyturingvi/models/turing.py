@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -118,6 +117,7 @@ class Turing(Model):
         runtime = self._runtime
         P = runtime.module
         program = self._call(P.turing_program, self.source, julia_data(runtime, self.data), self._function)
+        self.__dict__.setdefault("_label", str(program.name))
         known = [str(variable) for variable in self._call(P.variable_names, program)]
         for variable in self.local:
             if variable not in known:
@@ -153,7 +153,6 @@ class Turing(Model):
         self._reference = np.array(self._runtime.to_numpy(P.reference_point(inner)))
         natural = self._constrain_all(self._reference[None])
         self._shapes = {variable: list(value.shape[1:]) for variable, value in natural.items()}
-        self.label = self._function or _last_model(self.source)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_inner": None}
@@ -191,6 +190,7 @@ class Turing(Model):
             "local": list(self.local),
             "ad": self.ad,
             "function": self._function,
+            "label": self.label,
             "layout": [self.layout.n_global, self.layout.n_local, self.layout.local_dim],
             "labels": self.global_labels,
             "variables": list(self._variables),
@@ -210,7 +210,7 @@ class Turing(Model):
         model._global_labels, model._variables = list(state["labels"]), list(state["variables"])
         model._shapes = {variable: [int(size) for size in shape] for variable, shape in state["shapes"].items()}
         model._reference = np.asarray(state["reference"])
-        model.label = model._function or _last_model(model.source)
+        model.label = state["label"]
         return model
 
     # ---- density ------------------------------------------------------------------------------------------
@@ -282,12 +282,6 @@ def _names(local: Any) -> list[str]:
     if len(set(names)) < len(names):
         raise InputError(f"Turing: local names a variable twice: {', '.join(names)}.")
     return names
-
-
-def _last_model(source: str) -> str:
-    """Name of the last `@model function`, for outputs."""
-    found = re.findall(r"@model\s+(?:function\s+)?(\w+)\s*\(", source)
-    return found[-1] if found else "turing"
 
 
 def _on_cpu(points: Array) -> np.ndarray:

@@ -29,9 +29,12 @@ function PyTuringVI.constrain_globals(model::TuringModel, z::AbstractMatrix)
     copyto!(model.buffer, model.reference)
     return collected(size(z, 2)) do m
         model.buffer[model.order[1:(layout.n_global)]] .= @view z[:, m]
-        values = isnothing(model.transforms) ? getindex.(Ref(raw_values(model.ldf, model.buffer)), getfield.(globals, :varname)) :
-            [transform(model.buffer[v.places]) for (transform, v) in zip(model.transforms, globals)]
-        [v.name => natural(value) for (v, value) in zip(globals, values)]
+        if isnothing(model.transforms)
+            values = raw_values(model.ldf, model.buffer)
+            [v.name => natural(values[v.varname]) for v in globals]
+        else
+            [v.name => natural(transform(model.buffer[v.places])) for (v, transform) in zip(globals, model.transforms)]
+        end
     end
 end
 

@@ -34,7 +34,8 @@ function probe(program::Program)
         catch error
             error isa OUTSIDE || rethrow()  # a draw from a wide prior may lie where the model cannot be run
         end
-        start(program.model, Xoshiro(START_SEED))
+        isempty(first(start(program.model, Xoshiro(START_SEED)))) &&
+            throw(ModelError("the Turing model $(repr(program.name)) has no variables: every ~ statement is about data."))
     end
     return program
 end
@@ -45,7 +46,8 @@ function running(f, program::Program)
         return f()
     catch error
         error isa Union{InterruptException,ModelError} && rethrow()
-        throw(ModelError("the Turing model $(repr(program.name)) fails when it is run: $(summarized(error, catch_backtrace(), program.line))"))
+        words = summarized(error, catch_backtrace(), program.line)
+        throw(ModelError("the Turing model $(repr(program.name)) fails when it is run: $words"))
     end
 end
 
@@ -92,32 +94,29 @@ function use_at_hand(statement)
     if statement.head === :. && length(statement.args) == 1 && only(statement.args) in nameof.(AT_HAND)
         return Expr(:., :., only(statement.args))
     end
-    statement.head in (:using, :import, :(:), :as) || return statement
+    statement.head === :(:) && return Expr(:(:), use_at_hand(first(statement.args)), statement.args[2:end]...)
+    statement.head in (:using, :import, :as) || return statement
     return Expr(statement.head, use_at_hand.(statement.args)...)
 end
 
-"""Name and arguments of a statement that is a `@model function` with a name; nothing for any other."""
+"""Name, arguments and line of a statement that is a `@model function` with a name; nothing for any other."""
 function model_definition(statement::Expr)
-    call = last(statement.args)
+    line, call = statement.args
     call isa Expr && call.head === :macrocall || return nothing
-    string(first(call.args)) in ("@model", "Turing.var\"@model\"", "DynamicPPL.var\"@model\"", "Turing.@model", "DynamicPPL.@model") ||
-        return model_definition_below_docstring(statement)
-    signature = last(call.args)
-    signature isa Expr && signature.head in (:function, :(=)) || return nothing
-    head = first(signature.args)
+    name, inner = macro_name(first(call.args)), last(call.args)
+    name === Symbol("@doc") && inner isa Expr && return model_definition(Expr(:toplevel, line, inner))
+    name === Symbol("@model") && inner isa Expr && inner.head in (:function, :(=)) || return nothing
+    head = first(inner.args)
     while head isa Expr && head.head in (:where, :(::))
         head = first(head.args)
     end
     head isa Expr && head.head === :call && first(head.args) isa Symbol || return nothing
-    return (; name=string(first(head.args)), arguments=arguments_of(head), line=first(statement.args).line)
+    return (; name=string(first(head.args)), arguments=arguments_of(head), line=line.line)
 end
 
-function model_definition_below_docstring(statement::Expr)
-    call = last(statement.args)
-    string(first(call.args)) in ("Core.var\"@doc\"", "Core.@doc", "@doc") || return nothing
-    inner = last(call.args)
-    return inner isa Expr ? model_definition(Expr(:toplevel, first(statement.args), inner)) : nothing
-end
+macro_name(name::Symbol) = name
+macro_name(name::GlobalRef) = name.name
+macro_name(name::Expr) = name.head === :. && last(name.args) isa QuoteNode ? last(name.args).value : nothing
 
 """Arguments of a call in a signature: name (nothing for `::Type{T}`), default expression, whether it is a keyword."""
 function arguments_of(call::Expr)
@@ -201,7 +200,7 @@ function summarized(error, trace=nothing, but_not::Int=0)
     while error isa LoadError
         error = error.error
     end
-    text = first(split(sprint(showerror, error; context=:limit => true), "\nStacktrace:"))
+    text = first(split(sprint(showerror, error; context=:limit => true), r"\nStacktrace:|\n+Closest candidates are:"))
     kept = join(Iterators.take(filter(!isempty ∘ strip, split(text, '\n')), 6), '\n')
     length(kept) > LONGEST && (kept = first(kept, LONGEST) * " ...")
     line = isnothing(trace) ? nothing : source_line(trace)
