@@ -11,6 +11,7 @@ using Zygote: Zygote
     include("test_families.jl")
     include("test_models.jl")
     include("test_optimize.jl")
-    # in this test environment only if it supplies Turing
+    # in this test environment only if it supplies the package
+    isnothing(Base.find_package("Aqua")) || include("test_quality.jl")
     isnothing(Base.find_package("Turing")) || include("test_turing.jl")
 end
