@@ -13,5 +13,6 @@ using Zygote: Zygote
     include("test_optimize.jl")
     # in this test environment only if it supplies the package
     isnothing(Base.find_package("Aqua")) || include("test_quality.jl")
+    isnothing(Base.find_package("JLArrays")) || include("test_gpu_arrays.jl")
     isnothing(Base.find_package("Turing")) || include("test_turing.jl")
 end
