@@ -12,7 +12,9 @@ using Zygote: Zygote
     include("test_models.jl")
     include("test_gradients.jl")
     include("test_optimize.jl")
-    # in this test environment only if it supplies Turing
+    # in this test environment only if it supplies the package
+    isnothing(Base.find_package("Aqua")) || include("test_quality.jl")
+    isnothing(Base.find_package("JLArrays")) || include("test_gpu_arrays.jl")
     isnothing(Base.find_package("Turing")) || include("test_turing.jl")
     # minutes of compilation: with `users` among the arguments only
     "users" in ARGS && include("test_turing_users.jl")

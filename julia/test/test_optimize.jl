@@ -57,7 +57,7 @@ end
     flat = 0.3 .* randn(rng, P.n_params(family, model.layout))
     U = randn(rng, P.dim(model.layout), 5)
     out = similar(flat)
-    @test P.gradient!(out, objective, flat, U, P.Workspace(objective, 5, Float64))
+    @test P.gradient!(out, objective, flat, U, P.Workspace(objective, 5, flat))
     @test out ≈ P.gradient(objective, flat, U) rtol = 1e-10
 end
 
@@ -96,7 +96,7 @@ function small_run(; T=Float64, rule=P.adam(), done=0, flat=nothing, slots=nothi
         slots = [zero(flat) for _ in 1:P.n_slots(rule)]
     end
     isnothing(averaging) || (averaging = P.PolynomialAveraging(averaging, copy(flat)))
-    return P.Run(objective, rule, P.NoiseStream(family.base, "5", d, 4, T), P.StepDecay(1e-2, 0.5, 50), flat, slots, 4; done, averaging)
+    return P.Run(objective, rule, P.NoiseStream(family.base, "5", d, 4, flat), P.StepDecay(1e-2, 0.5, 50), flat, slots, 4; done, averaging)
 end
 
 @testset "a run in pieces, and one taken up again, is the run in one go" begin
@@ -128,7 +128,7 @@ end
     run = small_run()
     P.advance!(run, 50)
     objective = run.objective
-    estimate = P.ElboEstimate(objective, 37, Float64)
+    estimate = P.ElboEstimate(objective, 37, run.flat)
     while estimate.done < 37
         P.add_piece!(estimate, objective, run.flat, "5", 50)
     end

@@ -12,25 +12,34 @@ abstract type Family end
     ScalePattern(family, layout)
 
 CSC pattern of C: in every column the nonzeros run on from the diagonal without a gap, so that `colptr` (d + 1 entries,
-counted from 1) says it all.
+counted from 1) says it all. `index` is what another device than the CPU needs besides, nothing on the CPU.
 """
-struct ScalePattern
+struct ScalePattern{I}
     dim::Int
     n_dense::Int
     n_blocks::Int
     block_dim::Int
     colptr::Vector{Int}
+    index::I
 end
 
 function ScalePattern(family::Family, layout::Layout)
     d = dim(layout)
     n_dense, n_blocks, block_dim = scale_shape(family, layout)
     lengths = Iterators.flatten((d:-1:(d - n_dense + 1), Iterators.flatten(block_dim:-1:1 for _ in 1:n_blocks)))
-    return ScalePattern(d, n_dense, n_blocks, block_dim, pushfirst!(1 .+ cumsum(collect(Int, lengths)), 1))
+    return ScalePattern(d, n_dense, n_blocks, block_dim, pushfirst!(1 .+ cumsum(collect(Int, lengths)), 1), nothing)
 end
 
+"""The pattern as it serves parameters that lie where `flat` does."""
+beside(pattern::ScalePattern, ::AbstractVector) = pattern
+
+"""Number of nonzeros before the blocks."""
+block_start(pattern::ScalePattern) = pattern.n_dense * pattern.dim - pattern.n_dense * (pattern.n_dense - 1) ÷ 2
+
 """Number of nonzeros of C."""
-n_nonzeros(pattern::ScalePattern) = last(pattern.colptr) - 1
+function n_nonzeros(pattern::ScalePattern)
+    return block_start(pattern) + pattern.n_blocks * (pattern.block_dim * (pattern.block_dim + 1) ÷ 2)
+end
 
 """Number of parameters p, location included (paper, table 1)."""
 n_params(family::Family, layout::Layout) = dim(layout) + n_nonzeros(ScalePattern(family, layout))

@@ -209,6 +209,3 @@ end
     end
     return nothing
 end
-
-"""Number of nonzeros before the blocks."""
-block_start(pattern::ScalePattern) = @inbounds pattern.colptr[pattern.n_dense + 1] - 1

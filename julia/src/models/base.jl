@@ -23,7 +23,9 @@ scratch(::Model, ::Type) = nothing
 
 Write the log density of each column of `points` into `values`.
 """
-log_density!(values::AbstractVector, model::Model, points::AbstractMatrix, _) = copyto!(values, log_density(model, points))
+function log_density!(values::AbstractVector, model::Model, points::AbstractMatrix, _)
+    return copyto!(values, in_memory(log_density(model, points)))
+end
 
 """
     log_density_gradient!(slopes, model, points, scratch)
@@ -44,6 +46,19 @@ end
 """An array of the CPU as a plain `Array`; one of another device as it is."""
 on_host(A::AbstractArray) = similar(A, Int8, ntuple(zero, ndims(A))) isa Array
 plain_on_host(A::AbstractArray) = on_host(A) ? convert(Array, A) : A
+
+in_memory(A::Array) = A
+in_memory(A::AbstractArray) = Array(A)
+
+"""
+    beside(model, flat)
+
+The model with its data where the parameters `flat` lie, in their precision; itself if it has no arrays.
+"""
+beside(model::Model, ::AbstractVector) = model
+
+"""A copy of an array where `flat` lies."""
+beside(A::AbstractArray, flat::AbstractVector) = copyto!(similar(flat, eltype(A), size(A)), Array(A))
 
 """Split points into the globals (d_z x M) and the locals (N d_y x M)."""
 function split_points(layout::Layout, points::AbstractMatrix)

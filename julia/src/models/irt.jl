@@ -16,6 +16,8 @@ function ItemResponse(signs::AbstractMatrix)
     return ItemResponse(layout, transpose(Matrix{Int8}(transpose(signs))))
 end
 
+beside(model::ItemResponse, flat::AbstractVector) = ItemResponse(model.layout, beside(Matrix(model.signs), flat))
+
 function log_density(model::ItemResponse, points::AbstractMatrix)
     T, (K, J) = eltype(points), size(model.signs)
     z, alpha = split_points(model.layout, points)
@@ -26,14 +28,14 @@ function log_density(model::ItemResponse, points::AbstractMatrix)
         student_t4.(mu) .+ half_student_t4_on_log_scale.(log_s_beta) .+ half_student_t4_on_log_scale.(log_s_gamma) .+
         normal(log_gamma, log_s_gamma) .+ normal(beta, log_s_beta) .- sum(abs2, alpha; dims=1) ./ 2 .-
         T((2K + J) / 2 * log(2π))
-    cells = reduce(vcat, [cells_of_point(model, log_gamma[:, m], beta[:, m] .+ mu[1, m], alpha[:, m]) for m in axes(points, 2)])
+    cells = reduce(vcat, [cells_of_point(model, log_gamma[:, m], beta[:, m] .+ mu[:, m], alpha[:, m]) for m in axes(points, 2)])
     return vec(prior) .+ cells
 end
 
-"""Log likelihood of one point; a missing cell has sign 0 and is counted out."""
+"""Log likelihood of one point, a vector of one; a missing cell has sign 0 and is counted out."""
 function cells_of_point(model::ItemResponse, log_gamma::AbstractVector, centre::AbstractVector, alpha::AbstractVector)
     logits = exp.(log_gamma) .* alpha' .+ centre
-    return -sum(abs.(model.signs) .* softplus.(-model.signs .* logits))
+    return vec(sum(abs.(model.signs) .* softplus.(-model.signs .* logits); dims=(1, 2))) .* -1
 end
 
 # ---- in place, on the CPU -------------------------------------------------------------------------------------------

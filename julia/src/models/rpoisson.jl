@@ -19,14 +19,19 @@ function RobustPoisson(X::AbstractMatrix, y::AbstractVector, offset::AbstractVec
     return RobustPoisson(Layout(4 + p, n, 1), X, y, offset, -factorials - (1 + p + n) / 2 * log(2π))
 end
 
+function beside(model::RobustPoisson, flat::AbstractVector{T}) where {T}
+    X, y, offset = (beside(T.(A), flat) for A in (model.X, model.y, model.offset))
+    return RobustPoisson(model.layout, X, y, offset, model.constant)
+end
+
 function log_density(model::RobustPoisson, points::AbstractMatrix)
     T, (n, p) = eltype(points), size(model.X)
     z, eta = split_points(model.layout, points)
     log_scales, alpha, beta = z[1:3, :], z[4:4, :], z[5:end, :]
     residual = eta .- model.X * beta .- alpha .- model.offset
     squares = vcat(abs2.(alpha), sum(abs2, beta; dims=1), sum(abs2, residual; dims=1))
-    sizes = T[1, p, n]
-    normal = squares .* exp.(-2 .* log_scales) ./ -2 .- sizes .* log_scales
+    sized = vcat(log_scales[1:1, :], T(p) .* log_scales[2:2, :], T(n) .* log_scales[3:3, :])
+    normal = squares .* exp.(-2 .* log_scales) ./ -2 .- sized
     prior = half_student_t4_on_log_scale.(log_scales)
     poisson = column_sums(eta .* model.y .- exp.(eta))
     return column_sums(normal .+ prior) .+ poisson .+ T(model.constant)

@@ -3,29 +3,31 @@
 """
     Run(objective, rule, noise, schedule, flat, slots, averaging)
 
-A run at work: `flat` and `slots` are updated in place; `done` counts the updates made.
+A run at work: `flat` and `slots` are updated in place; `done` counts the updates made. It runs where `flat` lies, with
+the model's data brought there.
 """
-mutable struct Run{T,O<:Objective,R<:Rule,N,A,W<:Workspace}
+mutable struct Run{V<:AbstractVector,O<:Objective,R<:Rule,N,A,W<:Workspace}
     const objective::O
     const rule::R
     const noise::N
     const schedule::StepDecay
-    const flat::Vector{T}
-    const slots::Vector{Vector{T}}
+    const flat::V
+    const slots::Vector{V}
     const averaging::A
-    const gradient::Vector{T}
+    const gradient::V
     const workspace::W
     done::Int
 end
 
 function Run(
-    objective::Objective, rule::Rule, noise, schedule::StepDecay, flat::Vector{T}, slots::Vector{Vector{T}},
+    objective::Objective, rule::Rule, noise, schedule::StepDecay, flat::V, slots::Vector{V},
     n_samples::Int; averaging=nothing, done::Int=0,
-) where {T}
+) where {V<:AbstractVector}
     d, p = dim(objective.model.layout), n_params(objective.family, objective.model.layout)
     length(flat) == p || throw(DimensionMismatch("the family has $p parameters, got $(length(flat))"))
     length(slots) == n_slots(rule) || throw(DimensionMismatch("the rule has $(n_slots(rule)) slots"))
-    workspace = Workspace(objective, n_samples, T)
+    objective = beside(objective, flat)
+    workspace = Workspace(objective, n_samples, flat)
     return Run(objective, rule, noise, schedule, flat, slots, averaging, similar(flat), workspace, done)
 end
 
@@ -59,10 +61,10 @@ Make one update of `flat` for each slice of `noise` (d x M x n_iterations), in p
 gradient is not finite.
 """
 function run!(
-    flat::Vector{T}, objective::Objective, rule::Rule, schedule::StepDecay, noise::AbstractArray{<:Real,3}
-) where {T}
+    flat::AbstractVector, objective::Objective, rule::Rule, schedule::StepDecay, noise::AbstractArray{<:Real,3}
+)
     slots = [zero(flat) for _ in 1:n_slots(rule)]
-    run = Run(objective, rule, GivenNoise(noise, T), schedule, flat, slots, size(noise, 2))
+    run = Run(objective, rule, GivenNoise(noise, flat), schedule, flat, slots, size(noise, 2))
     advance!(run, size(noise, 3))
     return run.done
 end

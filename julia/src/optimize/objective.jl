@@ -4,15 +4,22 @@
 The negative ELBO of a family's member as a function of its flat parameters and of noise `U` (d x M); with `energy_only`
 the entropy is left out, for the proximal operator.
 """
-struct Objective{M<:Model,F<:Family}
+struct Objective{M<:Model,F<:Family,P<:ScalePattern}
     model::M
     family::F
-    pattern::ScalePattern
+    pattern::P
     energy_only::Bool
 end
 
 function Objective(model::Model, family::Family; energy_only::Bool=false)
     return Objective(model, family, ScalePattern(family, model.layout), energy_only)
+end
+
+"""The same objective with its model and pattern where the parameters `flat` lie; itself on the CPU."""
+beside(objective::Objective, ::Vector) = objective
+function beside(objective::Objective, flat::AbstractVector)
+    (; model, family, pattern, energy_only) = objective
+    return Objective(beside(model, flat), family, beside(pattern, flat), energy_only)
 end
 
 function (objective::Objective)(flat::AbstractVector, U::AbstractMatrix)
@@ -29,9 +36,9 @@ end
 
 # ---- the same in place, for the loop ------------------------------------------------------------------------------
 """
-    Workspace(objective, n_samples, T)
+    Workspace(objective, n_samples, flat)
 
-Buffers for gradients with `n_samples` points.
+Buffers for gradients with `n_samples` points, in the precision and on the device of the parameters `flat`.
 """
 struct Workspace{A<:AbstractMatrix,S}
     points::A
@@ -39,9 +46,9 @@ struct Workspace{A<:AbstractMatrix,S}
     scratch::S
 end
 
-function Workspace(objective::Objective, n_samples::Int, ::Type{T}) where {T}
+function Workspace(objective::Objective, n_samples::Int, flat::AbstractVector)
     d = dim(objective.model.layout)
-    return Workspace(Matrix{T}(undef, d, n_samples), Matrix{T}(undef, d, n_samples), scratch(objective.model, T))
+    return Workspace(similar(flat, d, n_samples), similar(flat, d, n_samples), scratch(objective.model, eltype(flat)))
 end
 
 """
@@ -81,22 +88,23 @@ const ELBO_CHUNK_BYTES = 2 << 20
 elbo_chunk(dim::Int, n_samples::Int, ::Type{T}) where {T} = clamp(ELBO_CHUNK_BYTES ÷ (sizeof(T) * dim), 1, n_samples)
 
 """
-    ElboEstimate(objective, n_samples, T)
+    ElboEstimate(objective, n_samples, flat)
 
-Buffers and log densities of an estimate of the ELBO from `n_samples` draws, made piece by piece with `add_piece!`.
+Buffers and log densities of an estimate of the ELBO from `n_samples` draws, made piece by piece with `add_piece!`, in the
+precision and on the device of the parameters `flat`.
 """
-mutable struct ElboEstimate{A<:AbstractMatrix,S}
+mutable struct ElboEstimate{D<:Draws,A<:AbstractMatrix,S}
     const values::Vector{Float64}
-    const noise::A
+    const noise::D
     const points::A
     const scratch::S
     done::Int
 end
 
-function ElboEstimate(objective::Objective, n_samples::Int, ::Type{T}) where {T}
+function ElboEstimate(objective::Objective, n_samples::Int, flat::AbstractVector{T}) where {T}
     d = dim(objective.model.layout)
-    piece() = Matrix{T}(undef, d, elbo_chunk(d, n_samples, T))
-    return ElboEstimate(zeros(n_samples), piece(), piece(), scratch(objective.model, T), 0)
+    piece = d, elbo_chunk(d, n_samples, T)
+    return ElboEstimate(zeros(n_samples), Draws(flat, piece...), similar(flat, piece), scratch(objective.model, T), 0)
 end
 
 """
@@ -104,11 +112,12 @@ Add the next piece at the parameters `flat`. The draws depend on the seed and th
 same however often it is taken.
 """
 function add_piece!(estimate::ElboEstimate, objective::Objective, flat::AbstractVector, seed::AbstractString, iteration::Int)
-    chunk = size(estimate.noise, 2)
+    chunk = size(estimate.points, 2)
     columns = 1:min(chunk, length(estimate.values) - estimate.done)
-    noise, points = @views estimate.noise[:, columns], estimate.points[:, columns]
+    noise, points = @views estimate.noise.array[:, columns], estimate.points[:, columns]
     # always the whole buffer: what a generator gives depends on the kind and length of array it fills
-    fill_noise!(generator(seed, ELBO_STREAM, iteration, estimate.done ÷ chunk), objective.family.base, estimate.noise)
+    fill_noise!(generator(seed, ELBO_STREAM, iteration, estimate.done ÷ chunk), objective.family.base, estimate.noise.host)
+    send!(estimate.noise)
     transform!(points, objective.family, objective.model.layout, objective.pattern, flat, noise)
     values = @view estimate.values[estimate.done .+ columns]
     log_density!(values, objective.model, points, estimate.scratch)

@@ -44,10 +44,14 @@ function step!(
     flat::AbstractVector{T}, slope::AbstractVector{T}, rule::Rule, slots, pattern::ScalePattern, stepsize::Real, iteration::Int
 ) where {T}
     move!(flat, slope, Optimisers.adjust(rule.optimiser, stepsize), slots, iteration)
-    isnothing(rule.after) && return flat
+    return isnothing(rule.after) ? flat : change_diagonal!(flat, pattern, rule.after, stepsize)
+end
+
+"""Map each diagonal entry c of C to `after(c, stepsize)`."""
+function change_diagonal!(flat::AbstractVector, pattern::ScalePattern, after, stepsize::Real)
     for k in diagonal(pattern)
         place = pattern.dim + k
-        flat[place] = rule.after(flat[place], stepsize)
+        flat[place] = after(flat[place], stepsize)
     end
     return flat
 end
