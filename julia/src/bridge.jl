@@ -57,15 +57,15 @@ function start_session(
     vector(k) = memory(T, vectors + k * p * sizeof(T), p)
     objective = Objective(model, family; energy_only=rule.energy_only)
     draws = if noise == 0
-        NoiseStream(family.base, seed, d, n_samples, T)
+        NoiseStream(family.base, seed, d, n_samples, vector(0))
     else
-        GivenNoise(memory(Float64, noise, d, n_samples, n_iterations), T)
+        GivenNoise(memory(Float64, noise, d, n_samples, n_iterations), vector(0))
     end
     slots = Vector{T}[vector(k) for k in 1:n_slots(rule)]
     averaging = isnan(eta) ? nothing : PolynomialAveraging(eta, vector(n_slots(rule) + 1))
     schedule = StepDecay(initial, factor, every)
     run = Run(objective, rule, draws, schedule, vector(0), slots, n_samples; averaging, done)
-    return Session(run, ElboEstimate(objective, elbo_samples, T), seed)
+    return Session(run, ElboEstimate(objective, elbo_samples, vector(0)), seed)
 end
 
 """Make updates up to number `last` or for some seconds; the number made in all, with a minus sign if the next is not finite."""
