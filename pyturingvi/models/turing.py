@@ -117,7 +117,7 @@ class Turing(Model):
         runtime = self._runtime
         P = runtime.module
         program = self._call(P.turing_program, self.source, julia_data(runtime, self.data), self._function)
-        self.__dict__.setdefault("_label", str(program.name))
+        self._title = str(program.name)
         known = [str(variable) for variable in self._call(P.variable_names, program)]
         for variable in self.local:
             if variable not in known:
@@ -153,6 +153,7 @@ class Turing(Model):
         self._reference = np.array(self._runtime.to_numpy(P.reference_point(inner)))
         natural = self._constrain_all(self._reference[None])
         self._shapes = {variable: list(value.shape[1:]) for variable, value in natural.items()}
+        self.label = self._title
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_inner": None}
@@ -190,7 +191,7 @@ class Turing(Model):
             "local": list(self.local),
             "ad": self.ad,
             "function": self._function,
-            "label": self.label,
+            "title": self._title,
             "layout": [self.layout.n_global, self.layout.n_local, self.layout.local_dim],
             "labels": self.global_labels,
             "variables": list(self._variables),
@@ -210,7 +211,7 @@ class Turing(Model):
         model._global_labels, model._variables = list(state["labels"]), list(state["variables"])
         model._shapes = {variable: [int(size) for size in shape] for variable, shape in state["shapes"].items()}
         model._reference = np.asarray(state["reference"])
-        model.label = state["label"]
+        model.label = model._title = str(state["title"])
         return model
 
     # ---- density ------------------------------------------------------------------------------------------
