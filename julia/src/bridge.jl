@@ -34,37 +34,58 @@ function rule_named(name::AbstractString, settings...)
     throw(ArgumentError("unknown rule $(repr(name))"))
 end
 
+# ---- devices --------------------------------------------------------------------------------------------------------
+# A package's extension adds methods for its device, such as `Val(:cuda)`.
+"""Why the device cannot be used, or nothing."""
+device_problem(::Val{device}) where {device} = "no package for the device $(repr(String(device))) is loaded"
+device_problem(::Val{:cpu}) = nothing
+device_problem(device::AbstractString) = device_problem(Val(Symbol(device)))
+
+"""Free bytes of the device's memory."""
+function device_memory end
+device_memory(device::AbstractString) = device_memory(Val(Symbol(device)))
+
+"""A vector on the device; on the CPU, the same vector."""
+function on_device end
+on_device(v::Vector, ::Val{:cpu}) = v
+
 # ---- a run ----------------------------------------------------------------------------------------------------------
-"""A run with its ELBO estimate and the seed behind both."""
-struct Session{R<:Run,E<:ElboEstimate}
+"""
+A run with its ELBO estimate and the seed behind both. `copies` pairs Python's vectors with the run's, where these lie on
+another device.
+"""
+struct Session{R<:Run,E<:ElboEstimate,C<:Tuple}
     run::R
     estimate::E
     seed::String
+    copies::C
 end
 
 """
     start_session(model, family, rule, stepsize, vectors, settings...) -> Session
 
-`vectors` are the flat parameters, the rule's slots and, where `eta` is a number, the average; all are updated in place.
-`noise` is nothing or the user's draws (d x M x n_iterations).
+`vectors` are the flat parameters, the rule's slots and, where `eta` is a number, the average; all are updated in place,
+from another device at the end of each `advance_session!`. `noise` is nothing or the user's draws (d x M x n_iterations).
 """
 function start_session(
     model::Model, family::Family, rule::Rule, stepsize::Tuple, vectors::Tuple, noise, n_samples::Int, elbo_samples::Int,
-    seed::AbstractString, eta, done::Int,
+    seed::AbstractString, eta, done::Int, device::AbstractString="cpu",
 )
-    flat, others... = map(wrap, vectors)
-    T = eltype(flat)
+    owned = map(wrap, vectors)
+    flat, others... = placed = map(v -> on_device(v, Val(Symbol(device))), owned)
     objective = Objective(model, family; energy_only=rule.energy_only)
-    draws = isnothing(noise) ? NoiseStream(family.base, seed, dim(model.layout), n_samples, T) : GivenNoise(wrap(noise), T)
+    draws = isnothing(noise) ? NoiseStream(family.base, seed, dim(model.layout), n_samples, flat) : GivenNoise(wrap(noise), flat)
     averaging = isnothing(eta) ? nothing : PolynomialAveraging(Float64(eta), last(others))
-    slots = Vector{T}[others[k] for k in 1:n_slots(rule)]
+    slots = typeof(flat)[others[k] for k in 1:n_slots(rule)]
     run = Run(objective, rule, draws, StepDecay(stepsize...), flat, slots, n_samples; averaging, done)
-    return Session(run, ElboEstimate(objective, elbo_samples, T), String(seed))
+    copies = device == "cpu" ? () : map(tuple, owned, placed)
+    return Session(run, ElboEstimate(run.objective, elbo_samples, flat), String(seed), copies)
 end
 
 """Make updates up to number `last` or for some seconds; the number made in all, with a minus sign if the next is not finite."""
 function advance_session!(session::Session, last::Int, seconds::Float64)
     finite = advance!(session.run, last, seconds)
+    foreach(pair -> copyto!(pair...), session.copies)
     return finite ? session.run.done : -session.run.done - 1
 end
 
@@ -84,7 +105,7 @@ end
 elbo_of_session(session::Session) = result(session.estimate, session.run.objective, best(session.run))
 
 """Gradients (d x M) of the log density at the last points."""
-slopes_of_session(session::Session) = session.run.workspace.slopes
+slopes_of_session(session::Session) = in_memory(session.run.workspace.slopes)
 
 # ---- a model alone --------------------------------------------------------------------------------------------------
 """Log density (M) of points (d x M), in place."""
