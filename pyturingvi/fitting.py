@@ -136,7 +136,7 @@ def fit(
         averaging=averaging is not None,
         checkpoint=path is not None,
     )
-    check_memory(needed, max_memory, device, chosen, model.layout)
+    check_memory(needed, max_memory, device, chosen, model.layout, runner.device_memory(device))
 
     draws = None if noise is None else _check_noise(noise, n_iterations, n_samples, model.dim)
     initial, described = _initial(model, chosen, init, init_location, init_scale)

@@ -53,8 +53,8 @@ def fit_bytes(
     return itemsize * ((state + 1) * p + 4 * n_samples * d) + 8 * copies * p
 
 
-def check_memory(needed: int, limit: Any, device: str, family: Family, layout: Layout) -> None:
-    """Refuse a fit that will not fit.
+def check_memory(needed: int, limit: Any, device: str, family: Family, layout: Layout, free: int | None = None) -> None:
+    """Refuse a fit that will not fit; `free` bytes are there, or as many as `available_memory` finds.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def check_memory(needed: int, limit: Any, device: str, family: Family, layout: L
         With the bytes needed and the bytes there are.
     """
     if limit is None:
-        have, source = available_memory(device), "are free"
+        have, source = available_memory(device) if free is None else free, "are free"
     else:
         if isinstance(limit, bool) or not isinstance(limit, int | float | np.integer) or not limit > 0:
             raise InputError(f"max_memory must be a number of bytes above 0, got {limit!r}.")

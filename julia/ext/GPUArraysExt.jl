@@ -29,6 +29,10 @@ function P.beside(pattern::ScalePattern, flat::AbstractGPUVector)
     return ScalePattern(dim, n_dense, n_blocks, block_dim, colptr, index)
 end
 
+# its small triangular systems are solved entry by entry
+P.beside(::P.StochasticVolatility, ::AbstractGPUVector) =
+    throw(ArgumentError("the stochastic volatility model runs on the CPU only in Julia; use device=\"cpu\", or engine=\"numpy\" for a GPU."))
+
 # ---- the scale product ----------------------------------------------------------------------------------------------
 function P.add_scale_mul!(out::AbstractMatrix, pattern::DevicePattern, nonzeros::AbstractVector, U::AbstractMatrix)
     P.check_shapes(pattern, nonzeros, U, out)

@@ -34,43 +34,68 @@ function rule_named(name::AbstractString, settings...)
     throw(ArgumentError("unknown rule $(repr(name))"))
 end
 
+# ---- devices --------------------------------------------------------------------------------------------------------
+# A package's extension adds methods for its device, such as `Val(:cuda)`.
+"""Why the device cannot be used, or nothing."""
+device_problem(::Val{device}) where {device} = "no package for the device $(repr(String(device))) is loaded"
+device_problem(::Val{:cpu}) = nothing
+device_problem(device::AbstractString) = device_problem(Val(Symbol(device)))
+
+"""Free bytes of the device's memory."""
+function device_memory end
+device_memory(device::AbstractString) = device_memory(Val(Symbol(device)))
+
+"""A vector on the device; on the CPU, the same vector."""
+function on_device end
+on_device(v::Vector, ::Val{:cpu}) = v
+
 # ---- a run ----------------------------------------------------------------------------------------------------------
-"""A run with its ELBO estimate and the seed behind both."""
-struct Session{R<:Run,E<:ElboEstimate}
+"""
+A run with its ELBO estimate and the seed behind both. `copies` pairs Python's vectors with the run's, where these lie on
+another device.
+"""
+struct Session{R<:Run,E<:ElboEstimate,C<:Tuple}
     run::R
     estimate::E
     seed::String
+    copies::C
 end
 
 """
     start_session(model, family, rule, settings...) -> Session
 
 `vectors` is the address of the flat parameters, the rule's slots and, where `eta` is not NaN, the average, one after the
-other; all are updated in place. `noise` is 0 or the address of the user's draws (d x M x n_iterations).
+other; all are updated in place, from another device at the end of each `advance_session!`. `noise` is 0 or the address
+of the user's draws (d x M x n_iterations).
 """
 function start_session(
     model::Model, family::Family, rule::Rule, initial::Float64, factor::Float64, every::Int, dtype::String, vectors::Int,
     noise::Int, n_iterations::Int, n_samples::Int, elbo_samples::Int, seed::String, eta::Float64, done::Int,
+    device::String="cpu",
 )
     T = dtype == "float32" ? Float32 : Float64
     d, p = dim(model.layout), n_params(family, model.layout)
-    vector(k) = memory(T, vectors + k * p * sizeof(T), p)
+    n_vectors = 1 + n_slots(rule) + !isnan(eta)
+    owned = [memory(T, vectors + k * p * sizeof(T), p) for k in 0:(n_vectors - 1)]
+    placed = device == "cpu" ? owned : map(v -> on_device(v, Val(Symbol(device))), owned)
+    flat = first(placed)
     objective = Objective(model, family; energy_only=rule.energy_only)
     draws = if noise == 0
-        NoiseStream(family.base, seed, d, n_samples, vector(0))
+        NoiseStream(family.base, seed, d, n_samples, flat)
     else
-        GivenNoise(memory(Float64, noise, d, n_samples, n_iterations), vector(0))
+        GivenNoise(memory(Float64, noise, d, n_samples, n_iterations), flat)
     end
-    slots = Vector{T}[vector(k) for k in 1:n_slots(rule)]
-    averaging = isnan(eta) ? nothing : PolynomialAveraging(eta, vector(n_slots(rule) + 1))
-    schedule = StepDecay(initial, factor, every)
-    run = Run(objective, rule, draws, schedule, vector(0), slots, n_samples; averaging, done)
-    return Session(run, ElboEstimate(objective, elbo_samples, vector(0)), seed)
+    averaging = isnan(eta) ? nothing : PolynomialAveraging(eta, last(placed))
+    slots = placed[2:(1 + n_slots(rule))]
+    run = Run(objective, rule, draws, StepDecay(initial, factor, every), flat, slots, n_samples; averaging, done)
+    copies = device == "cpu" ? () : Tuple(zip(owned, placed))
+    return Session(run, ElboEstimate(run.objective, elbo_samples, flat), seed, copies)
 end
 
 """Make updates up to number `last` or for some seconds; the number made in all, with a minus sign if the next is not finite."""
 function advance_session!(session::Session, last::Int, seconds::Float64)
     finite = advance!(session.run, last, seconds)
+    foreach(pair -> copyto!(pair...), session.copies)
     return finite ? session.run.done : -session.run.done - 1
 end
 
@@ -90,7 +115,7 @@ end
 elbo_of_session(session::Session) = result(session.estimate, session.run.objective, best(session.run))
 
 """Gradients (d x M) of the log density at the last points."""
-slopes_of_session(session::Session) = session.run.workspace.slopes
+slopes_of_session(session::Session) = in_memory(session.run.workspace.slopes)
 
 # ---- a model alone --------------------------------------------------------------------------------------------------
 """Log density and gradient (d x M) of points (d x M), all at addresses of Float64."""

@@ -35,3 +35,41 @@ end
     @test found ≈ expected rtol = 0 atol = 1e-10
     @test collect(elbo_there) ≈ collect(elbo) rtol = 1e-10
 end
+
+@testset "given noise and averaging on GPU arrays, $T" for (T, tolerance) in [(Float64, 1e-10), (Float32, 1e-4)]
+    model, family = MODELS[2], P.Structured()
+    given = randn(MersenneTwister(22), P.dim(model.layout), 3, 20)
+    here, there = (place ∘ Vector{T} for place in (identity, JLArray))
+    _, _, expected, elbo = run_where(here, model, family, P.adam(), 1e-2; given, eta=3.0)
+    _, _, found, elbo_there = run_where(there, model, family, P.adam(), 1e-2; given, eta=3.0)
+    @test eltype(found) == T
+    @test found ≈ expected rtol = 0 atol = tolerance
+    @test collect(elbo_there) ≈ collect(elbo) rtol = tolerance
+end
+
+@testset "the model that cannot run on GPU arrays says so" begin
+    @test_throws "runs on the CPU only" run_where(JLArray, MODELS[4], P.MeanField(), P.adam(), 1e-2)
+end
+
+P.on_device(v::Vector, ::Val{:jl}) = JLArray(v)
+
+@testset "a session on a device hands its vectors back" begin
+    model, rule = MODELS[3], P.adam()
+    start = fill(0.2, P.n_params(P.Structured(), model.layout))
+    results = map(("cpu", "jl")) do device
+        vectors = (copy(start), zero(start), zero(start), copy(start))
+        session = P.start_session(
+            model, P.Structured(), rule, (1e-2, 1.0, 1), vectors, nothing, 3, 16, "8", 3.0, 0, device
+        )
+        @test P.advance_session!(session, 20, Inf) == 20
+        @test P.estimate_session!(session, true, Inf) == 16
+        (vectors, P.elbo_of_session(session), P.slopes_of_session(session))
+    end
+    (vectors, elbo, slopes), (vectors_there, elbo_there, slopes_there) = results
+    @test all(v -> v != start, vectors_there)
+    @test all(map((a, b) -> isapprox(a, b; rtol=0, atol=1e-10), vectors, vectors_there))
+    @test collect(elbo) ≈ collect(elbo_there) rtol = 1e-10
+    @test slopes_there isa Matrix
+    @test slopes_there ≈ slopes rtol = 1e-10
+    @test occursin("no package", P.device_problem("jl")) && isnothing(P.device_problem("cpu"))
+end

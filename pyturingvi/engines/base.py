@@ -83,6 +83,10 @@ class Engine(ABC):
     def check_device(self, device: str) -> None:
         """Raise an InputError or EngineError unless this engine can run on `device` here and now."""
 
+    def device_memory(self, device: str) -> int | None:
+        """Free bytes on `device` if the engine has its own way to ask, else None."""
+        return None
+
     @abstractmethod
     def run(
         self, model: Model, spec: FitSpec, initial: np.ndarray, noise: np.ndarray | None, monitor: RunMonitor
@@ -93,7 +97,7 @@ class Engine(ABC):
 # What one engine can do and another cannot, in one place, and the words for it in an error.
 SUPPORTS: dict[str, frozenset[str]] = {
     "numpy": frozenset({"bundled", "log-density", "cuda"}),
-    "julia": frozenset({"bundled", "turing"}),
+    "julia": frozenset({"bundled", "turing", "cuda"}),
 }
 FEATURES = {
     "bundled": "the bundled models",
@@ -112,7 +116,8 @@ def required_features(model: Model, device: str = "cpu") -> list[str]:
 def select_engine(engine: str, model: Model, n_threads: int | None = None, device: str = "cpu") -> Engine:
     """The engine for `engine=`: "auto", "numpy" or "julia".
 
-    "auto" is Julia where a usable environment is registered and Julia can do what is asked, else the embedded engine.
+    "auto" is Julia where a usable environment is registered and Julia can do what is asked, else the embedded engine;
+    on a GPU it is the embedded engine.
 
     Raises
     ------
@@ -123,11 +128,15 @@ def select_engine(engine: str, model: Model, n_threads: int | None = None, devic
         raise unknown_name("engine", engine, ["auto", "numpy", "julia"])
     needed = required_features(model, device)
     able = [name for name, features in SUPPORTS.items() if features.issuperset(needed)]
+    if needed == ["turing", "cuda"]:
+        able = []  # Turing evaluates a model statement by statement, on the CPU
     if not able:
         raise EngineError(f"No engine runs {' with '.join(FEATURES[feature] for feature in needed)}; use device='cpu'.")
     if engine != "auto" and engine not in able:
         lacking = next(feature for feature in needed if feature not in SUPPORTS[engine])
         raise EngineError(f"engine={engine!r} cannot run {FEATURES[lacking]}; use engine={able[0]!r}.")
+    if engine == "auto" and device == "cuda" and "numpy" in able:
+        engine = "numpy"
     if engine == "julia" or (engine == "auto" and "julia" in able and ("numpy" not in able or _julia_is_ready())):
         from pyturingvi.engines.julia_engine import JuliaEngine
 

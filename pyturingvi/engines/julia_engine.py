@@ -11,6 +11,7 @@ import numpy as np
 from pyturingvi.engines.base import SUPPORTS, Engine, FitSpec, Outcome
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.families import Family
+from pyturingvi.julia_environment import add_command, manifest_versions, optional_packages
 from pyturingvi.julia_runtime import Runtime, start_julia
 from pyturingvi.models.base import Model
 from pyturingvi.monitor import RunMonitor, Snapshot
@@ -34,7 +35,26 @@ class JuliaEngine(Engine):
         if device not in ("cpu", "cuda"):
             raise InputError(f"Unknown device {device!r}: it must be 'cpu' or 'cuda'.")
         if device == "cuda":
-            raise EngineError("device='cuda' with engine='julia' is not there yet; use engine='numpy' for a GPU.")
+            self._check_cuda()
+
+    def _check_cuda(self) -> None:
+        environment, uuid = self.runtime.environment, _cuda_uuid()
+        if environment is not None:
+            have = manifest_versions(environment.project, environment.probe().numbers)
+            if uuid not in have:
+                raise EngineError(
+                    "device='cuda' with engine='julia' needs the Julia package CUDA, which the project "
+                    f"{environment.project!r} does not have. Add it with `{add_command(environment, [('CUDA', '')])}`, "
+                    "or use device='cpu'."
+                )
+        self.runtime.load("CUDA")
+        problem = self.runtime.call(self.runtime.module.device_problem, "cuda")
+        if problem is not None:
+            raise EngineError(f"device='cuda': {problem}. Use device='cpu'.")
+
+    def device_memory(self, device: str) -> int | None:
+        # not run on a GPU
+        return None if device == "cpu" else int(self.runtime.call(self.runtime.module.device_memory, device))
 
     def run(
         self, model: Model, spec: FitSpec, initial: np.ndarray, noise: np.ndarray | None, monitor: RunMonitor
@@ -91,6 +111,7 @@ class JuliaStepper(Stepper):
             str(spec.seed),
             PolynomialAveraging(spec.averaging["eta"]).eta if spec.averaging else math.nan,
             self.done,
+            spec.device,
         )
 
     def advance(self, last: int) -> bool:
@@ -115,6 +136,10 @@ class JuliaStepper(Stepper):
     def divergence(self) -> str:
         slopes = self._runtime.to_numpy(self._runtime.call(self._runtime.module.slopes_of_session, self._session))
         return describe_divergence(slopes, self._model)
+
+
+def _cuda_uuid() -> str:
+    return next(uuid for name, uuid, _ in optional_packages() if name == "CUDA")
 
 
 # ---- what Julia is given ----------------------------------------------------------------------------------

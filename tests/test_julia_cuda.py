@@ -1,0 +1,52 @@
+"""`engine="julia"` with `device="cuda"`: what is refused, and why. Nothing here needs a GPU."""
+
+import pytest
+
+import pyturingvi as tv
+from pyturingvi.engines.base import select_engine
+from pyturingvi.errors import EngineError
+from pyturingvi.julia_environment import find_environment, manifest_versions
+from pyturingvi.julia_runtime import start_julia
+
+_CUDA = "052768ef-5323-5732-b1bb-66c8b64840ba"
+
+
+def has_cuda() -> bool:
+    environment = find_environment()
+    assert environment is not None
+    return _CUDA in manifest_versions(environment.project, environment.probe().numbers)
+
+
+def fit_on_gpu() -> tv.Fit:
+    return tv.fit(tv.models.IsotropicGaussian(2), n_iterations=2, engine="julia", device="cuda", progress=False)
+
+
+@pytest.mark.julia
+def test_cuda_without_the_package_says_how_to_add_it() -> None:
+    if has_cuda():
+        pytest.skip("this Julia environment has CUDA.jl")
+    with pytest.raises(EngineError, match=r"(?s)device='cuda' .* needs the Julia package CUDA.*Add it with .*CUDA"):
+        fit_on_gpu()
+
+
+@pytest.mark.julia
+def test_cuda_without_a_gpu_says_so() -> None:
+    if not has_cuda():
+        pytest.skip("this Julia environment has no CUDA.jl")
+    runtime = start_julia()
+    runtime.load("CUDA")
+    for extension in ("CUDAExt", "GPUArraysExt"):
+        assert runtime.seval(f"!isnothing(Base.get_extension(PyTuringVI, :{extension}))")
+    if runtime.call(runtime.module.device_problem, "cuda") is None:
+        pytest.skip("there is a GPU")
+    with pytest.raises(EngineError, match=r"device='cuda': CUDA\.jl [\d.]+ finds no usable NVIDIA GPU.*device='cpu'"):
+        fit_on_gpu()
+
+
+def test_a_turing_model_has_no_gpu() -> None:
+    class Stub:
+        name = "turing"
+
+    for engine in ("auto", "julia", "numpy"):
+        with pytest.raises(EngineError, match=r"No engine runs tv\.models\.Turing, .* with device='cuda'"):
+            select_engine(engine, Stub(), device="cuda")  # type: ignore[arg-type]
