@@ -8,14 +8,18 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 
+LARGEST = 2**63 - 1  # what 64 bits hold, in Python's arrays and in Julia
 
-def whole_number(name: str, value: Any, least: int) -> int:
-    """`value` as an int of at least `least`; a float without a fractional part counts."""
+
+def whole_number(name: str, value: Any, least: int, most: int | None = LARGEST) -> int:
+    """`value` as an int from `least` to `most`; a float without a fractional part counts."""
     whole = isinstance(value, int | np.integer) or (
         isinstance(value, float | np.floating) and float(value).is_integer()
     )
     if isinstance(value, bool | np.bool_) or not whole or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    if most is not None and value > most:
+        raise InputError(f"{name} must be at most {most}; what was given is larger.")
     return int(value)
 
 

@@ -116,7 +116,7 @@ def fit(
     n_samples = whole_number("n_samples", n_samples, 1)
     elbo_every = whole_number("elbo_every", elbo_every, 1)
     elbo_samples = whole_number("elbo_samples", elbo_samples, 1)
-    seed = whole_number("seed", seed, 0)
+    seed = whole_number("seed", seed, 0, None)
     n_threads = None if n_threads is None else whole_number("n_threads", n_threads, 1)
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)

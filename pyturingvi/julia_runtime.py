@@ -97,6 +97,10 @@ class Runtime:
             return function(*args, **kwargs)
         except self._juliacall.JuliaError as error:
             raise EngineError(self._message(error)) from None
+        except TypeError as error:  # what juliacall makes of a MethodError, with pages of types
+            if not str(error).startswith("Julia: "):
+                raise
+            raise EngineError(str(error).splitlines()[0][:200]) from None
 
     def load(self, package: str) -> None:
         """Load an optional Julia package of the environment, and our extension to it with it."""

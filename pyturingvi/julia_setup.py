@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -81,7 +82,9 @@ def registered_environment(julia: Any, project: Any) -> JuliaEnvironment:
     """
     if not julia or not project:
         raise InputError("setup: --julia and --project go together: an executable and the project with its packages.")
-    found = shutil.which(Path(julia).expanduser())
+    named = os.path.expanduser(julia)
+    # a Path would lose the "./" that keeps a name from being looked for elsewhere
+    found = shutil.which(os.path.abspath(named) if os.path.dirname(named) else named)
     if found is None:
         raise InputError(f"setup: --julia {str(julia)!r} is no executable file.")
     folder = Path(project).expanduser()

@@ -222,7 +222,7 @@ def sample_nuts(
     n_draws = whole_number("n_draws", n_draws, 1)
     n_tune = whole_number("n_tune", n_tune, 0)
     n_chains = whole_number("n_chains", n_chains, 1)
-    seed = whole_number("seed", seed, 0)
+    seed = whole_number("seed", seed, 0, None)
     if not isinstance(target_acceptance, float | int | np.floating) or not 0 < target_acceptance < 1:
         raise InputError(f"target_acceptance must be a number between 0 and 1, got {target_acceptance!r}.")
     if ad is not None and ad not in AD_BACKENDS:

@@ -353,3 +353,9 @@ def test_every_error_has_the_packages_base_and_a_builtin_one() -> None:
 def test_a_name_unlike_all_known_ones_is_answered_with_the_list() -> None:
     message = str(unknown_name("family", "zzz", ["mean-field", "full-rank"]))
     assert message == "Unknown family 'zzz'. Known: mean-field, full-rank."
+
+
+@pytest.mark.parametrize("name", ["n_iterations", "n_samples", "elbo_every", "elbo_samples"])
+def test_a_number_that_64_bits_do_not_hold_is_refused(poisson: tv.models.Model, name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} must be at most"):
+        tv.fit(poisson, progress=False, **{name: 10**30})

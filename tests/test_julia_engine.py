@@ -162,3 +162,10 @@ def test_a_julia_error_is_one_short_message() -> None:
     with pytest.raises(EngineError, match=r"^Julia: ArgumentError: Layout: counts must be at least 0") as caught:
         runtime.call(runtime.module.Layout, -1, 2, 3)
     assert len(str(caught.value)) < 200
+
+
+def test_a_call_that_no_method_takes_is_one_short_message() -> None:
+    runtime = tv.start_julia()
+    with pytest.raises(EngineError, match="MethodError") as caught:
+        runtime.call(runtime.module.advance_session_b, 1, 2, 3)
+    assert len(str(caught.value)) <= 200

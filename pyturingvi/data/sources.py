@@ -100,7 +100,7 @@ def subset_rows(n: int | None, n_total: int, seed: int) -> np.ndarray:
     if n is None:
         return np.arange(n_total)
     n = checked_count(n, n_total)
-    return np.sort(np.random.default_rng(whole_number("seed", seed, 0)).choice(n_total, size=n, replace=False))
+    return np.sort(np.random.default_rng(whole_number("seed", seed, 0, None)).choice(n_total, size=n, replace=False))
 
 
 def checked_count(n: Any, n_total: int) -> int:

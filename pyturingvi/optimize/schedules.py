@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pyturingvi.arguments import whole_number
 from pyturingvi.errors import InputError
 
 MAX_STEPSIZE = 1e15  # a step of any finite gradient then stays finite, in float32 too
@@ -85,7 +86,7 @@ def step_decay(initial: float, factor: float = 0.1, every: int = 10_000) -> Step
         raise InputError(f"step_decay: factor must lie in (0, 1], got {factor!r}.")
     if isinstance(every, bool) or not isinstance(every, numbers.Integral) or every < 1:
         raise InputError(f"step_decay: every must be a whole number of at least 1, got {every!r}.")
-    return StepDecay(initial, float(factor), int(every))
+    return StepDecay(initial, float(factor), whole_number("step_decay: every", every, 1))
 
 
 def as_schedule(stepsize: Any, where: str) -> Schedule:

@@ -161,7 +161,7 @@ def measured_gradient_variance(
     work = bound.from_flat(_flat(params, chosen, model.layout))
     n_samples = whole_number("n_samples", n_samples, 1)
     n_pairs = whole_number("n_pairs", n_pairs, 2)
-    source = generator(np, whole_number("seed", seed, 0), GRADIENT_STREAM)
+    source = generator(np, whole_number("seed", seed, 0, None), GRADIENT_STREAM)
     noise = np.empty((n_samples, model.dim))
     pair = np.empty((2, bound.n_params))
     values = np.empty(n_pairs)
