@@ -27,7 +27,7 @@ import pyturingvi as tv
 from pyturingvi.plots import COLOURS, pyplot
 
 RESULTS = Path(__file__).parent / "results"
-NUTS = {"n_draws": 4_000, "n_tune": 1_000, "n_chains": 4, "seed": 0, "target_acceptance": 0.95}
+NUTS = {"n_draws": 2_000, "n_tune": 1_000, "n_chains": 4, "seed": 0, "target_acceptance": 0.95}
 FIT = {"n_iterations": 20_000, "n_samples": 8, "elbo_every": 20_000, "elbo_samples": 8_192}
 DECAY = {"initial": 1e-2, "factor": 0.1, "every": 8_000}
 SEEDS, DRAWS = 2, 20_000
@@ -154,7 +154,13 @@ def compute() -> tuple[pd.DataFrame, dict[str, Any]]:
                 parts.append(part.assign(family=family, seed=seed))
                 last = fit.elbo.iloc[-1]
                 fits.append(
-                    {"model": label, "family": family, "seed": seed, "elbo": last.elbo, "std_error": last.std_error}
+                    {
+                        "model": label,
+                        "family": family,
+                        "seed": seed,
+                        "elbo": float(last.elbo),
+                        "std_error": float(last.std_error),
+                    }
                 )
                 print(fits[-1], f"{fit.seconds:.0f} s", flush=True)
     settings = {"nuts": NUTS, "fit": FIT, "adam_step_decay": DECAY, "draws_of_a_fit": DRAWS}
@@ -199,7 +205,7 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
     plt = pyplot()
     labels = list(dict.fromkeys(frame.model))
     shifts = {"structured": -0.15, "mean-field": 0.15}
-    figure, axes = plt.subplots(len(labels), 2, figsize=(10, 11), layout="constrained", sharex="col")
+    figure, axes = plt.subplots(len(labels), 2, figsize=(10, 11), layout="constrained")
     for row, label in zip(axes, labels, strict=True):
         here = frame[frame.model == label]
         owner = pd.Series(here.index.str.split("[").str[0], index=here.index)
@@ -212,14 +218,15 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
                 part = here[here.family == family]
                 y = np.array([places[v] for v in part.index.str.split("[").str[0]]) - shift
                 is_global = (part.kind == "global").to_numpy()
-                ax.plot(part[what][is_global], y[is_global], "o", color=COLOURS[family], mfc="none", ms=5, label=family)
+                ax.plot(part[what][is_global], y[is_global], "o", color=COLOURS[family], mfc="none", ms=5)
                 ax.plot(part[what][~is_global], y[~is_global], "|", color=COLOURS[family], ms=6, alpha=0.5)
             ax.set_ylim(-0.6, len(order) - 0.4)
             ax.set_yticks(list(places.values()), list(places) if what == "bias" else [""] * len(order))
         row[0].set_title(label, fontsize=10, loc="left")
     axes[-1, 0].set_xlabel("(mean − NUTS mean) / NUTS sd")
     axes[-1, 1].set_xlabel("sd / NUTS sd")
-    axes[0, 1].legend(fontsize=8, loc="best")
+    handles = [plt.Line2D([], [], color=COLOURS[f], marker="o", mfc="none", ls="", label=f) for f in shifts]
+    figure.legend(handles=handles, fontsize=8, ncols=2, loc="outside lower center")
     figure.suptitle("Turing models: fits against NUTS (circles: globals; bars: one local each)", fontsize=11)
     figure.savefig(path, dpi=110)
 
