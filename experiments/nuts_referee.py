@@ -26,13 +26,13 @@ from pyturingvi.plots import COLOURS, pyplot
 
 RESULTS = Path(__file__).parent / "results"
 ROWS = 200
-NUTS = {"n_draws": 2_000, "n_tune": 1_000, "n_chains": 4, "seed": 0, "target_acceptance": 0.99}
+NUTS = {"n_draws": 1_500, "n_tune": 1_000, "n_chains": 4, "seed": 0}
 FIT = {"n_iterations": 30_000, "n_samples": 8, "elbo_every": 30_000, "elbo_samples": 16_384}
 DECAY = {"initial": 1e-2, "factor": 0.1, "every": 10_000}
 # the engines share their generator: equal seeds would give equal runs, and no measure of the spread between them
 RUNS = {
-    ("structured", "numpy"): range(0, 6),
-    ("structured", "julia"): range(10, 16),
+    ("structured", "numpy"): range(0, 10),
+    ("structured", "julia"): range(10, 20),
     ("mean-field", "numpy"): range(0, 4),
 }
 LABELS = {"structured numpy": ("o", -0.2), "structured julia": ("s", 0.0), "mean-field numpy": ("^", 0.2)}
