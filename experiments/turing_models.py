@@ -172,10 +172,12 @@ def show(frame: pd.DataFrame, facts: dict[str, Any]) -> None:
     elbos = pd.DataFrame(facts["fits"]).groupby(["model", "family"]).elbo.mean()
     for label, here in frame.groupby("model", sort=False):
         nuts = facts["nuts"][label]
+        doubt = "" if nuts["max_r_hat"] < 1.01 else " (a doubtful referee)"
         gap = elbos[label, "structured"] - elbos[label, "mean-field"]
         print(
             f"\n{label}: NUTS {nuts['divergent']} divergent, largest r-hat {nuts['max_r_hat']:.4f}, least ESS "
-            f"{nuts['min_ess']:.0f}; ELBO structured {elbos[label, 'structured']:.2f}, {gap:+.2f} over mean-field"
+            f"{nuts['min_ess']:.0f}{doubt}; "
+            f"ELBO structured {elbos[label, 'structured']:.2f}, {gap:+.2f} over mean-field"
         )
         means = here.groupby(["kind", here.index, "family"], sort=False)[["bias", "sd_ratio"]].mean()
         means = means.unstack("family")
