@@ -11,25 +11,22 @@ scales are there as they are and as logarithms, on which the families are Gaussi
 
 from __future__ import annotations
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from referee import against, print_nuts, versions
+from referee import against, print_nuts, run_experiment, versions
 
 import pyturingvi as tv
 from pyturingvi.data.rwm5yr import load_rwm5yr
 from pyturingvi.plots import COLOURS, pyplot
 
-RESULTS = Path(__file__).parent / "results"
 ROWS = 200
 NUTS = {"n_draws": 1_500, "n_tune": 1_000, "n_chains": 4, "seed": 0}
 FIT = {"n_iterations": 30_000, "n_samples": 8, "elbo_every": 30_000, "elbo_samples": 16_384}
 DECAY = {"initial": 1e-2, "factor": 0.1, "every": 10_000}
-# the engines share their generator: equal seeds would give equal runs, and no measure of the spread between them
+# every run has a seed of its own
 RUNS = {
     ("structured", "numpy"): range(0, 10),
     ("structured", "julia"): range(10, 20),
@@ -176,19 +173,5 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--from-csv", action="store_true", help="draw and print again from the committed files")
-    arguments = parser.parse_args()
-    path = RESULTS / "nuts_referee.csv"
-    if not arguments.from_csv:
-        frame, facts = compute()
-        frame.to_csv(path, float_format="%.8g")
-        path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
-    frame = pd.read_csv(path, index_col="variable")
-    draw(frame, path.with_suffix(".png"))
-    show(frame, json.loads(path.with_suffix(".json").read_text()))
-
-
 if __name__ == "__main__":
-    main()
+    run_experiment(__doc__, "nuts_referee", compute, draw, show)

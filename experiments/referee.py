@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 import pyturingvi as tv
 from pyturingvi.julia_runtime import start_julia
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def run_experiment(
+    description: str | None,
+    name: str,
+    compute: Callable[[], tuple[pd.DataFrame, dict[str, Any]]],
+    draw: Callable[[pd.DataFrame, Path], None],
+    show: Callable[[pd.DataFrame, dict[str, Any]], None],
+) -> None:
+    """The command line of an experiment: compute unless told not to, then draw and print from its files."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from-csv", action="store_true", help="draw and print again from the committed files")
+    path = RESULTS / f"{name}.csv"
+    if not parser.parse_args().from_csv:
+        frame, facts = compute()
+        frame.to_csv(path, float_format="%.8g")
+        path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
+    frame = pd.read_csv(path, index_col="variable")
+    draw(frame, path.with_suffix(".png"))
+    show(frame, json.loads(path.with_suffix(".json").read_text()))
 
 
 def against(referee: pd.DataFrame, mean: np.ndarray, sd: np.ndarray) -> pd.DataFrame:

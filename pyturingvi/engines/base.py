@@ -160,12 +160,14 @@ def _julia_is_ready() -> bool:
     if threading.current_thread() is not threading.main_thread():
         return False
     from pyturingvi.julia_environment import examine_environment, find_environment
+    from pyturingvi.julia_runtime import running_environment
 
     try:
         environment = find_environment()
     except EngineError:
         return False
-    return environment is not None and not examine_environment(environment)
+    # one that runs was examined when it started: a fit must not read the manifest again
+    return environment is not None and (environment == running_environment() or not examine_environment(environment))
 
 
 def digest(*arrays: Any) -> str:

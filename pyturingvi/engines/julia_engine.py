@@ -15,7 +15,6 @@ from pyturingvi.julia_environment import add_command, manifest_versions, optiona
 from pyturingvi.julia_runtime import Runtime, start_julia
 from pyturingvi.models.base import Model
 from pyturingvi.monitor import RunMonitor, Snapshot
-from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.loop import Stepper, describe_divergence, run_loop
 from pyturingvi.optimize.rules import Rule
 
@@ -109,7 +108,7 @@ class JuliaStepper(Stepper):
             spec.n_samples,
             spec.elbo_samples,
             str(spec.seed),
-            PolynomialAveraging(spec.averaging["eta"]).eta if spec.averaging else math.nan,
+            float(spec.averaging["eta"]) if spec.averaging else math.nan,
             self.done,
             spec.device,
         )
