@@ -57,13 +57,15 @@ P.on_device(v::Vector, ::Val{:jl}) = JLArray(v)
     model, rule = MODELS[3], P.adam()
     start = fill(0.2, P.n_params(P.Structured(), model.layout))
     results = map(("cpu", "jl")) do device
-        vectors = (copy(start), zero(start), zero(start), copy(start))
-        session = P.start_session(
-            model, P.Structured(), rule, (1e-2, 1.0, 1), vectors, nothing, 3, 16, "8", 3.0, 0, device
-        )
-        @test P.advance_session!(session, 20, Inf) == 20
-        @test P.estimate_session!(session, true, 60.0) == 16
-        (vectors, P.elbo_of_session(session), P.slopes_of_session(session))
+        vectors = hcat(start, zero(start), zero(start), start)
+        GC.@preserve vectors begin  # a session sees them by their address alone
+            session = P.start_session(
+                model, P.Structured(), rule, 1e-2, 1.0, 1, "float64", Int(pointer(vectors)), 0, 20, 3, 16, "8", 3.0, 0, device
+            )
+            @test P.advance_session!(session, 20, Inf) == 20
+            @test P.estimate_session!(session, true, 60.0) == 16
+            (eachcol(vectors), P.elbo_of_session(session), P.slopes_of_session(session))
+        end
     end
     (vectors, elbo, slopes), (vectors_there, elbo_there, slopes_there) = results
     @test all(v -> v != start, vectors_there)
