@@ -311,7 +311,7 @@ import numpy as np
 import pyturingvi as tv
 for engine in ("julia", "auto"):
     try:
-        print(tv.fit(tv.models.IsotropicGaussian(2), n_iterations=2, elbo_samples=2, engine=engine, progress=False).engine)
+        print(tv.fit(tv.models.IsotropicGaussian(2), n_iterations=2, engine=engine, progress=False).engine)
     except tv.PyTuringVIError as error:
         print(error)
 print({"juliacall", "juliapkg"} & set(sys.modules))
