@@ -38,7 +38,7 @@ COMMAND = """
 function (executable, uuid, package, package_uuid, extensions)
     parent = Base.UUID(uuid)
     id = Base.PkgId(Base.UUID(package_uuid), package)
-    ids = [id; [Base.PkgId(Base.uuid5(parent, name), name) for name in split(extensions)]]
+    ids = [id; [Base.PkgId(Base.uuid5(parent, name), name) for name in String.(split(extensions))]]
     done(id) = haskey(Base.loaded_modules, id) || (try; Base.isprecompiled(id); catch; true; end)
     all(done, ids) && return nothing
     paths = "append!(empty!(DEPOT_PATH), $(repr(DEPOT_PATH))); append!(empty!(LOAD_PATH), $(repr(LOAD_PATH)))"
@@ -75,14 +75,15 @@ def compile_ahead(command: list[str], package: str, interrupted: Callable[[], bo
         finally:
             end_process(process)
     if process.returncode:
-        raise EngineError(f"the Julia package {package} could not be compiled: {_reason(words)}")
+        reason = _reason(words) or f"Julia ended with code {process.returncode} and no words"
+        raise EngineError(f"the Julia package {package} could not be compiled: {reason}")
 
 
 def _reason(words: str) -> str:
     """The first error in what Julia wrote, without its stack."""
     start = max(words.find("ERROR: "), 0)
     lines = words[start:].split("\nStacktrace:")[0].splitlines()
-    return "\n".join(line for line in lines if line.strip())[:1000] or "it gave no reason"
+    return "\n".join(line for line in lines if line.strip())[:1000]
 
 
 def end_process(process: subprocess.Popen[str]) -> None:
