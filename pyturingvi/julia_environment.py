@@ -297,6 +297,12 @@ def optional_packages() -> list[tuple[str, str, str]]:
     return [(name, uuid, table["compat"].get(name, "")) for name, uuid in table.get("weakdeps", {}).items()]
 
 
+def extensions_for(package: str) -> list[str]:
+    """Names of the bundled package's extensions that load with an optional package."""
+    extensions = _bundled().get("extensions", {})
+    return [name for name, triggers in extensions.items() if package in (triggers, *triggers)]
+
+
 def satisfies(found: str | None, compat: str) -> bool:
     """Whether a version lies in Julia's caret ranges `compat`, such as "0.7" or "1.10, 2"; None, a missing one, never.
 

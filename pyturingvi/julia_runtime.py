@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -13,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from platformdirs import user_cache_path
 
 from pyturingvi.errors import EngineError
 from pyturingvi.interrupts import DeferredInterrupt
+from pyturingvi.julia_compile import COMMAND, COMPILED, WITH_DEPOT, compile_ahead, spare_depot
 from pyturingvi.julia_environment import (
     PYTHONCALL,
     JuliaEnvironment,
     examine_environment,
+    extensions_for,
     find_environment,
     juliacall_version,
     manifest_versions,
@@ -34,20 +33,6 @@ _FORKED = (
     "Julia was started before this process was forked, and does not survive that. Start workers with the 'spawn' "
     "method, or with loky, and let each start its own."
 )
-# Julia compiles into the first of its depots; where that cannot be written, a spare one comes first meanwhile.
-_COMPILED = 'joinpath(first(DEPOT_PATH), "compiled", "v$(VERSION.major).$(VERSION.minor)", "PyTuringVI")'
-_REQUIRE = """
-function (name, uuid, spare)
-    id = Base.PkgId(Base.UUID(uuid), name)
-    isnothing(spare) && return Base.require(id)
-    pushfirst!(DEPOT_PATH, spare)
-    try
-        return Base.require(id)
-    finally
-        filter!(!=(spare), DEPOT_PATH)
-    end
-end
-"""
 
 
 class Runtime:
@@ -59,13 +44,19 @@ class Runtime:
         The Julia module PyTuringVI.
     """
 
-    def __init__(self, juliacall: Any, environment: JuliaEnvironment | None) -> None:
+    def __init__(
+        self,
+        juliacall: Any,
+        environment: JuliaEnvironment | None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._juliacall = juliacall
+        self._interrupted = interrupted
         self.environment = environment
         self._process = os.getpid()
         self._space = juliacall.newmodule("PyTuringVIPython")
         self._loaded: set[str] = set()
-        self._spare_depot = _spare_depot(str(self._space.seval(_COMPILED)))
+        self._spare_depot = spare_depot(str(self._space.seval(COMPILED)))
         load_path = self._space.seval("Base.LOAD_PATH")
         for place in (environment.project if environment else None, str(source_directory())):
             # after the active project: packages are found in it first, and in ours what it does not have
@@ -119,8 +110,16 @@ class Runtime:
         return np.asarray(array).T
 
     def _require(self, name: str, uuid: str) -> Any:
+        with_depot = self._space.seval(WITH_DEPOT)
+        ask = self._space.seval(f"(arguments...) -> () -> ({COMMAND})(arguments...)")
+        require = self._space.seval("(name, uuid) -> () -> Base.require(Base.PkgId(Base.UUID(uuid), name))")
+        executable = self.environment.executable if self.environment else None
         try:
-            return self._space.seval(_REQUIRE)(name, uuid, self._spare_depot)
+            extensions = " ".join(extensions_for(name))
+            command = with_depot(ask(executable, _UUID, name, uuid, extensions), self._spare_depot)
+            if command is not None:
+                compile_ahead(str(command).split("\0"), name, self._interrupted)
+            return with_depot(require(name, uuid), self._spare_depot)
         except self._juliacall.JuliaError as error:
             raise EngineError(
                 f"the Julia package {name} could not be loaded: {self._message(error)} "
@@ -133,23 +132,6 @@ class Runtime:
         return "Julia: " + "\n".join(lines)[:_LONGEST_MESSAGE]
 
 
-def _spare_depot(compiled: str) -> str | None:
-    """Another depot, where nothing can be written to the folder that would receive the compiled package; else None."""
-    nearest = next(folder for folder in (Path(compiled), *Path(compiled).parents) if folder.exists())
-    if os.access(nearest, os.W_OK):
-        return None
-    spare = user_cache_path("pyturingvi") / "julia"
-    try:
-        spare.mkdir(parents=True, exist_ok=True)
-        if os.access(spare, os.W_OK):
-            return str(spare)
-    except OSError:
-        pass
-    holder = tempfile.TemporaryDirectory(prefix="pyturingvi-julia-", ignore_cleanup_errors=True)
-    atexit.register(holder.cleanup)
-    return holder.name
-
-
 _runtime: Runtime | None = None
 _started_in: int | None = None
 _failure = ""  # a Julia that did not come up cannot be started again in the same process
@@ -159,8 +141,8 @@ def start_julia() -> Runtime:
     """Start Julia and load the bundled package, unless that is done.
 
     Any fit with `engine="julia"` does it by itself. Call it first, before importing torch or numba, in a program
-    that uses them too. The first start compiles the bundled package, for about a minute. Ctrl-C is answered when
-    Julia has started, a second one at once.
+    that uses them too. The first start compiles the bundled package, for a minute or two. Ctrl-C is answered when
+    Julia has started, a second one, or one while it compiles, at once.
 
     Returns
     -------
@@ -186,7 +168,7 @@ def start_julia() -> Runtime:
                 _failure = "the start of Julia was interrupted."
                 juliacall = _import_juliacall(environment)
                 _failure, _started_in = "", os.getpid()
-                _runtime = None if interrupt.requested else Runtime(juliacall, environment)
+                _runtime = None if interrupt.requested else Runtime(juliacall, environment, lambda: interrupt.requested)
             except EngineError as error:
                 _failure = "" if _already_started() else str(error)
                 if not interrupt.requested:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from pyturingvi.errors import EngineError, PyTuringVIError
+from pyturingvi.julia_compile import end_process
 from pyturingvi.julia_environment import VARIABLES, JuliaEnvironment, manifest_versions, optional_packages
 
 _TICK = 10.0
@@ -85,7 +84,7 @@ def try_start(
                         raise EngineError(f"Julia did not start within {timeout:.0f} s") from None
                     tick(gone)
         finally:
-            _end(process)
+            end_process(process)
     try:
         answer = json.loads(out.splitlines()[-1])
     except (IndexError, ValueError):
@@ -94,17 +93,6 @@ def try_start(
     if "error" in answer:
         raise EngineError(answer["error"])
     return Trial(**answer)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a process that still runs, and the compilers it started."""
-    if process.poll() is None:
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        for member in family:
-            try:
-                member.kill()
-            except psutil.NoSuchProcess:
-                pass
 
 
 def _report(thorough: bool) -> None:

@@ -54,11 +54,18 @@ def variables(environment: JuliaEnvironment | None, **changes: str | None) -> di
     return {name: value for name, value in (values | changes).items() if value is not None}
 
 
-def popen(code: str, environment: JuliaEnvironment | None, prefix: tuple[str, ...] = (), **changes: Any) -> Any:
+def popen(
+    code: str,
+    environment: JuliaEnvironment | None,
+    prefix: tuple[str, ...] = (),
+    start_new_session: bool = False,
+    **changes: Any,
+) -> Any:
     """Start a child on `code`, with pipes."""
     command = [*prefix, sys.executable, "-P", "-c", COMMON + textwrap.dedent(code)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=variables(environment, **changes), text=True, **pipes)
+    session = {"start_new_session": start_new_session, "text": True}
+    return subprocess.Popen(command, env=variables(environment, **changes), **session, **pipes)
 
 
 def run(

@@ -299,3 +299,41 @@ def test_juliapkg_takes_a_julia_that_the_checks_take() -> None:
 def test_a_probe_reads_versions_with_and_without_a_suffix() -> None:
     assert Probe("1.12.0-rc2", "", "", "", 0).numbers == (1, 12, 0)
     assert Probe("1.10.8", "", "", "", 0).numbers == (1, 10, 8)
+
+
+# ---- a start that is refused --------------------------------------------------------------------------------
+def test_a_start_that_cannot_succeed_is_refused_in_words_before_juliacall_is_touched(
+    config: Path, tmp_path: Path, usable: JuliaEnvironment
+) -> None:
+    code = """
+import sys
+import numpy as np
+import pyturingvi as tv
+for engine in ("julia", "auto"):
+    try:
+        print(tv.fit(tv.models.IsotropicGaussian(2), n_iterations=2, engine=engine, progress=False).engine)
+    except tv.PyTuringVIError as error:
+        print(error)
+print({"juliacall", "juliapkg"} & set(sys.modules))
+"""
+
+    def say(**changes: str) -> list[str]:
+        command = [sys.executable, "-W", "error", "-c", code]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env={**os.environ, **changes}
+        ).stdout.splitlines()
+
+    old, lacking = fake_julia(tmp_path / "old", "1.10.4"), fake_project(tmp_path / "lacking", {"Zygote": None})
+    cases: list[tuple[dict[str, str], str]] = [
+        ({}, "no Julia environment is set up. `pyturingvi setup` installs one"),
+        ({EXE: usable.executable}, f"{EXE} is set but {PROJECT} is not"),
+        ({EXE: str(old), PROJECT: usable.project}, "Julia 1.10.4 at"),
+        ({EXE: usable.executable, PROJECT: str(lacking)}, "lacks Zygote 0.7. Mend it with: "),
+        ({EXE: str(tmp_path / "gone"), PROJECT: usable.project}, "there is no Julia executable at"),
+        ({EXE: usable.executable, PROJECT: str(tmp_path / "gone")}, "there is no Julia project folder"),
+    ]
+    for changes, words in cases:
+        refused, engine, loaded = say(**changes)
+        assert refused.startswith("engine='julia': ")
+        assert words in refused
+        assert (engine, loaded) == ("numpy", "set()")

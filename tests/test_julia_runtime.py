@@ -67,25 +67,30 @@ def test_a_julia_that_other_code_started_with_its_own_project_is_used_with_a_war
     assert environment.project in said
 
 
+def stub_checkout(folder: Path, body: str) -> dict[str, str]:
+    """Variables of a checkout whose Julia package is small, and compiled nowhere yet."""
+    shutil.copytree(Path(PACKAGE) / "pyturingvi", folder / "pyturingvi")
+    shutil.rmtree(folder / "pyturingvi" / "julia", ignore_errors=True)
+    (folder / "julia" / "src").mkdir(parents=True)
+    shutil.copy(Path(PACKAGE) / "julia" / "Project.toml", folder / "julia")
+    (folder / "julia" / "src" / "PyTuringVI.jl").write_text(f"module PyTuringVI\n{body}\nend\n")
+    (folder.parent / "depot").mkdir(exist_ok=True)
+    depot = f"{folder.parent / 'depot'}:{os.environ.get('JULIA_DEPOT_PATH', '')}"
+    return {"PYTHONPATH": str(folder), "JULIA_DEPOT_PATH": depot}
+
+
 def test_a_second_start_gives_the_julia_that_runs(environment: JuliaEnvironment) -> None:
     assert run("print(tv.start_julia() is tv.start_julia())", environment) == ["True"]
 
 
 def test_two_checkouts_each_run_their_own_julia_code(environment: JuliaEnvironment, tmp_path: Path) -> None:
-    """Small Julia packages of the same name and UUID, so that compiling costs nothing."""
-    for name in ("one", "two"):
-        shutil.copytree(Path(PACKAGE) / "pyturingvi", tmp_path / name / "pyturingvi")
-        shutil.rmtree(tmp_path / name / "pyturingvi" / "julia", ignore_errors=True)
-        (tmp_path / name / "julia" / "src").mkdir(parents=True)
-        project = (Path(PACKAGE) / "julia" / "Project.toml").read_text()
-        (tmp_path / name / "julia" / "Project.toml").write_text(project)
-        source = f'module PyTuringVI\nconst COMPILED_IN = @__DIR__\nconst NAME = "{name}"\nend\n'
-        (tmp_path / name / "julia" / "src" / "PyTuringVI.jl").write_text(source)
+    names = ("one", "two")
+    settings = {
+        name: stub_checkout(tmp_path / name, f'const COMPILED_IN = @__DIR__\nconst NAME = "{name}"') for name in names
+    }
     code = "P = tv.start_julia().module; print(P.NAME, P.COMPILED_IN)"
-    depot = f"{tmp_path / 'depot'}:{os.environ.get('JULIA_DEPOT_PATH', '')}"
-    for name in ("one", "two", "one", "two"):
-        said = run(code, environment, PYTHONPATH=str(tmp_path / name), JULIA_DEPOT_PATH=depot)
-        assert said == [f"{name} {tmp_path / name / 'julia' / 'src'}"]
+    for name in names * 2:  # each is compiled last once
+        assert run(code, environment, **settings[name]) == [f"{name} {tmp_path / name / 'julia' / 'src'}"]
 
 
 # ---- threads and processes ----------------------------------------------------------------------------------
@@ -244,6 +249,33 @@ def test_many_ctrl_c_while_julia_starts_end_in_words_and_not_in_a_crash(environm
     assert child.returncode == 0
 
 
+def test_ctrl_c_while_the_package_is_compiled_ends_that_at_once(environment: JuliaEnvironment, tmp_path: Path) -> None:
+    """As at a terminal: every process of the group is told."""
+    slow = 'isfile(raw"SLOW") && sleep(600)'.replace("SLOW", str(tmp_path / "slow"))
+    settings = stub_checkout(tmp_path / "checkout", f'write(raw"{tmp_path / "began"}", string(getpid()))\n{slow}')
+    (tmp_path / "slow").write_text("")
+    code = """
+    print(outcome(tv.start_julia).split(":")[0], flush=True)
+    os.remove(os.environ["SLOW"])
+    print(tv.start_julia().version)
+    """
+    with popen(code, environment, SLOW=str(tmp_path / "slow"), start_new_session=True, **settings) as child:
+        try:
+            until = time.monotonic() + 120
+            while not (tmp_path / "began").exists():
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            os.killpg(child.pid, signal.SIGINT)
+            began = time.perf_counter()
+            assert child.stdout.readline() == "KeyboardInterrupt\n"
+            assert time.perf_counter() - began < 5.0
+            version, words = child.stdout.read(), child.stderr.read()
+        finally:
+            child.kill()
+    assert version.strip() == environment.probe().version, words[-2000:]
+    assert words.count("compiling its Julia code") == 2
+
+
 def test_a_killed_run_resumes_to_the_same_numbers(environment: JuliaEnvironment, tmp_path: Path) -> None:
     code = """
     import functools
@@ -279,7 +311,8 @@ def test_a_package_whose_files_are_gone_gets_a_short_error_each_time(
     depot = f"{tmp_path / 'depot'}:{os.environ.get('JULIA_DEPOT_PATH', '')}"
     code = "print(*[repr(outcome(tv.start_julia)) for _ in range(2)], sep='\\n')"
     for said in run(code, broken, JULIA_DEPOT_PATH=depot):
-        assert said.startswith("'EngineError: the Julia package PyTuringVI could not be loaded: Julia: ")
+        assert said.startswith("'EngineError: the Julia package PyTuringVI could not be compiled: ERROR: ")
+        assert "Package Optimisers" in said
         assert len(said) < 1000
         assert "Stacktrace" not in said
 
@@ -316,18 +349,10 @@ def test_a_project_folder_that_cannot_be_written_is_used(environment: JuliaEnvir
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux does")
 def test_a_depot_that_cannot_be_written_is_used(environment: JuliaEnvironment, tmp_path: Path) -> None:
-    """With the bundled package compiled nowhere yet; a small one stands in, or this would take minutes."""
-    shutil.copytree(Path(PACKAGE) / "pyturingvi", tmp_path / "pyturingvi")
-    shutil.rmtree(tmp_path / "pyturingvi" / "julia", ignore_errors=True)
-    (tmp_path / "julia" / "src").mkdir(parents=True)
-    shutil.copy(Path(PACKAGE) / "julia" / "Project.toml", tmp_path / "julia")
-    (tmp_path / "julia" / "src" / "PyTuringVI.jl").write_text("module PyTuringVI\nconst ANSWER = 42\nend\n")
-    (tmp_path / "depot").mkdir()
-    depot = f"{tmp_path / 'depot'}:{os.environ.get('JULIA_DEPOT_PATH', '')}"
-    code = "print(tv.start_julia().module.ANSWER)"
+    settings = stub_checkout(tmp_path / "checkout", "const ANSWER = 42")
     prefix = read_only(tmp_path / "depot")
-    settings = {"PYTHONPATH": str(tmp_path), "JULIA_DEPOT_PATH": depot}
     for cache in (str(tmp_path / "cache"), "/proc/nonexistent"):  # with nothing writable at all, a temporary one
+        code = "print(tv.start_julia().module.ANSWER)"
         assert run(code, environment, prefix, XDG_CACHE_HOME=cache, **settings) == ["42"]
     assert list((tmp_path / "cache").glob("pyturingvi/julia/compiled/*/PyTuringVI/*.ji"))
     assert not any((tmp_path / "depot").iterdir())
