@@ -6,6 +6,7 @@ C-ordered `(M, d)` array; the flat parameter vector is `[m; nonzeros of C in CSC
 """
 module PyTuringVI
 
+using Base.Cartesian: @nexprs, @ntuple
 using ChainRulesCore: ChainRulesCore, NoTangent, @thunk, unthunk
 using LinearAlgebra: LinearAlgebra
 using Optimisers: Optimisers

@@ -9,5 +9,6 @@ using Zygote: Zygote
 @testset "PyTuringVI" verbose = true begin
     include("test_families.jl")
     include("test_models.jl")
+    include("test_gradients.jl")
     include("test_optimize.jl")
 end

@@ -26,14 +26,14 @@ function log_density(model::ItemResponse, points::AbstractMatrix)
         student_t4.(mu) .+ half_student_t4_on_log_scale.(log_s_beta) .+ half_student_t4_on_log_scale.(log_s_gamma) .+
         normal(log_gamma, log_s_gamma) .+ normal(beta, log_s_beta) .- sum(abs2, alpha; dims=1) ./ 2 .-
         T((2K + J) / 2 * log(2π))
-    cells = reduce(vcat, [cells_of_point(model, log_gamma[:, m], beta[:, m] .+ mu[1, m], alpha[:, m]) for m in axes(points, 2)])
+    cells = reduce(vcat, [cells_of_point(model, log_gamma[:, m], beta[:, m] .+ mu[:, m], alpha[:, m]) for m in axes(points, 2)])
     return vec(prior) .+ cells
 end
 
-"""Log likelihood of one point; a missing cell has sign 0 and is counted out."""
+"""Log likelihood of one point, as a vector of one so that it stays on its device; a missing cell has sign 0 and is counted out."""
 function cells_of_point(model::ItemResponse, log_gamma::AbstractVector, centre::AbstractVector, alpha::AbstractVector)
     logits = exp.(log_gamma) .* alpha' .+ centre
-    return -sum(abs.(model.signs) .* softplus.(-model.signs .* logits))
+    return -vec(sum(abs.(model.signs) .* softplus.(-model.signs .* logits); dims=(1, 2)))
 end
 
 # ---- in place, on the CPU -------------------------------------------------------------------------------------------
@@ -168,7 +168,8 @@ function global_slopes!(slopes::AbstractMatrix, points::AbstractMatrix, m::Int, 
         slopes[3 + K + k, m] = moments[k, p] / 2 - precision_beta * beta
     end
     slopes[1, m] = in_mu - 5 * mu / (4 + abs2(mu))
-    slopes[2, m] = chi_beta - K + 1 - 5 / (1 + 4 * precision_beta)
-    slopes[3, m] = chi_gamma - K + 1 - 5 / (1 + 4 * precision_gamma)
+    # x - x: a slope is not finite where its variable is not
+    slopes[2, m] = chi_beta - K + 1 - 5 / (1 + 4 * precision_beta) + (points[2, m] - points[2, m])
+    slopes[3, m] = chi_gamma - K + 1 - 5 / (1 + 4 * precision_gamma) + (points[3, m] - points[3, m])
     return nothing
 end

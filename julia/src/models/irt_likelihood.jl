@@ -8,7 +8,7 @@
 const BLOCK_STUDENTS = 256
 # Points that share one pass over the signs, and items in one piece of it.
 const GROUP_POINTS = 8
-const PIECE_ITEMS = 4
+const PIECE_ITEMS = 8
 # Factors (1, 2] multiplied before one logarithm, far below the overflow.
 max_factors(::Type{Float64}) = MAX_FACTORS_64
 max_factors(::Type{Float32}) = 96
@@ -181,23 +181,22 @@ function signed_sums!(
     return nothing
 end
 
-"""Products of the piece's four columns with the abilities."""
+"""Products of the piece's columns with the abilities."""
 function dot_piece(piece::Matrix{T}, alpha::AbstractVector{T}) where {T}
-    s1 = s2 = s3 = s4 = zero(T)
+    @nexprs 8 c -> sum_c = zero(T)
     @inbounds @simd for i in eachindex(alpha)
         a = alpha[i]
-        s1 += piece[i, 1] * a
-        s2 += piece[i, 2] * a
-        s3 += piece[i, 3] * a
-        s4 += piece[i, 4] * a
+        @nexprs 8 c -> sum_c += piece[i, c] * a
     end
-    return Float64(s1), Float64(s2), Float64(s3), Float64(s4)
+    return @ntuple 8 c -> Float64(sum_c)
 end
 
-"""Add the piece's four columns to the slopes, each times its `g`."""
+"""Add the piece's columns to the slopes, each times its `g`."""
 function add_piece!(slopes::AbstractVector{T}, piece::Matrix{T}, g::NTuple{PIECE_ITEMS,T}) where {T}
     @inbounds @simd ivdep for i in eachindex(slopes)
-        slopes[i] += (g[1] * piece[i, 1] + g[2] * piece[i, 2]) + (g[3] * piece[i, 3] + g[4] * piece[i, 4])
+        slope = slopes[i]
+        @nexprs 8 c -> slope = muladd(g[c], piece[i, c], slope)
+        slopes[i] = slope
     end
     return nothing
 end

@@ -309,9 +309,9 @@ function global_slopes!(buffers::VolatilityBuffers, n_times::Int)
     (; z, slopes, factor, remainder, factor_slopes, sums) = buffers
     D = size(factor, 1)
     @inbounds for i in 1:D
-        mu, phi = z[i], buffers.phi[i]
+        mu, v, phi = z[i], z[D + i], buffers.phi[i]
         slopes[i] = -2 * mu / (100 + abs2(mu)) - (1 - phi) * sums[i, 1] - phi * sums[i, 3]
-        slopes[D + i] = sums[i, 2] * sech_squared(z[D + i] / 2) / 2 - phi
+        slopes[D + i] = sums[i, 2] * sech_squared(v / 2) / 2 - phi + (v - v)  # not finite where v is not
         in_tau = 0.0
         for j in 1:i
             factor_slopes[i, j] *= -buffers.tau[i]

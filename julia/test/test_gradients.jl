@@ -1,0 +1,186 @@
+# The in-place densities and gradients against the generic `log_density` and Zygote's gradient of it.
+
+"""Signs of a table, items x students, a share of them 0."""
+function random_signs(K, J; missing_share=0.0)
+    rng = MersenneTwister(21)
+    signs = rand(rng, [-1.0, 1.0], K, J)
+    signs[rand(rng, K, J) .< missing_share] .= 0.0
+    return signs
+end
+
+random_returns(D, T) = 0.3 .* randn(MersenneTwister(22), D, T)
+random_points(model, M; spread=0.3) = spread .* randn(MersenneTwister(23), P.dim(model.layout), M)
+
+function in_place(model, points::AbstractMatrix{T}) where {T}
+    buffers, values, slopes = P.scratch(model, T), fill(NaN, size(points, 2)), fill(T(NaN), size(points))
+    P.log_density!(values, model, points, buffers)
+    P.log_density_gradient!(slopes, model, points, buffers)
+    return values, slopes, buffers
+end
+
+zygote_gradient(model, points) = only(Zygote.gradient(x -> sum(P.log_density(model, x)), points))
+
+largest_difference(A, B) = maximum(abs, A .- B) / maximum(abs, B)
+
+@testset "item response: $K items, $J students, $M points, missing: $share, spread $spread" for
+    (K, J, M, share, spread, by_panels) in [
+        (2, 2, 1, 0.0, 0.3, false),
+        (2, 3, 2, 0.3, 0.3, false),
+        (5, 30, 9, 0.0, 0.3, false),
+        (9, 257, 8, 0.1, 0.3, false),
+        (7, 600, 3, 0.0, 30.0, false),  # abilities too far apart for panels
+        (1300, 5, 2, 0.05, 0.01, false),  # more factors than one logarithm takes
+        (2, 300, 2, 0.0, 0.3, true),
+        (9, 257, 17, 0.0, 0.3, true),
+        (17, 1500, 3, 0.0, 1.0, true),  # more nodes than one block
+        (1300, 300, 2, 0.0, 0.01, true),
+    ]
+
+    model = P.ItemResponse(random_signs(K, J; missing_share=share))
+    points = random_points(model, M; spread)
+    points[3:(3 + K), :] .*= min(1, 0.5 / spread)
+    values, slopes, buffers = in_place(model, points)
+    @test all(==(by_panels), buffers.by_panels[1:min(M, P.GROUP_POINTS)])
+    @test values ≈ P.log_density(model, points) rtol = 1e-12
+    @test largest_difference(slopes, zygote_gradient(model, points)) < 1e-11
+end
+
+@testset "at 0, where |h| has no derivative" begin
+    for model in (P.ItemResponse(random_signs(4, 9)), P.StochasticVolatility(random_returns(3, 9)))
+        points = zeros(P.dim(model.layout), 1)
+        values, slopes, _ = in_place(model, points)
+        @test values ≈ P.log_density(model, points) rtol = 1e-12
+        @test largest_difference(slopes, zygote_gradient(model, points)) < 1e-11
+    end
+end
+
+@testset "one batch may hold points with panels and points without" begin
+    model = P.ItemResponse(random_signs(4, 400))
+    points = random_points(model, 5)
+    points[12:end, [2, 5]] .*= 100
+    values, slopes, buffers = in_place(model, points)
+    @test buffers.by_panels[1:5] == [true, false, true, true, false]
+    @test values ≈ P.log_density(model, points) rtol = 1e-12
+    for m in 1:5
+        @test largest_difference(slopes[:, m], zygote_gradient(model, points[:, m:m])) < 1e-11
+    end
+end
+
+@testset "volatility: $D series, $T times, $M points" for
+    (D, T, M) in [(1, 2, 1), (2, 2, 3), (1, 70, 2), (2, 64, 2), (3, 65, 2), (6, 262, 4), (9, 129, 2)]
+
+    model = P.StochasticVolatility(random_returns(D, T))
+    points = random_points(model, M)
+    values, slopes, _ = in_place(model, points)
+    @test values ≈ P.log_density(model, points) rtol = 1e-12
+    @test largest_difference(slopes, zygote_gradient(model, points)) < 1e-11
+end
+
+const HOST_MODELS = [
+    P.ItemResponse(random_signs(6, 700)),
+    P.ItemResponse(random_signs(6, 700; missing_share=0.1)),
+    P.StochasticVolatility(random_returns(3, 300)),
+]
+
+@testset "float32 differs by its rounding: $(nameof(typeof(model)))" for model in HOST_MODELS
+    points = Float32.(random_points(model, 3))
+    values, slopes, _ = in_place(model, points)
+    @test eltype(slopes) == Float32
+    # each term is rounded to about 6e-8 of itself; sums of many terms in float32 would lose more than this
+    @test values ≈ P.log_density(model, Float64.(points)) rtol = 2e-7
+    @test largest_difference(slopes, zygote_gradient(model, Float64.(points))) < 2e-6
+end
+
+@testset "float32 sums over many data do not drift" begin
+    for model in (P.StochasticVolatility(random_returns(2, 100_000)), P.ItemResponse(random_signs(3, 100_000; missing_share=0.1)))
+        points = Float32.(random_points(model, 1; spread=0.1))
+        values, slopes, _ = in_place(model, points)
+        exact, exact_slopes, _ = in_place(model, Float64.(points))
+        @test values ≈ exact rtol = 2e-7
+        @test largest_difference(slopes, exact_slopes) < 2e-6
+    end
+end
+
+@testset "points may be columns of a larger matrix" begin
+    for model in HOST_MODELS
+        all_points = random_points(model, 6)
+        slopes, values = zero(all_points), zeros(6)
+        buffers = P.scratch(model, Float64)
+        P.log_density!(view(values, 2:4), model, view(all_points, :, 2:4), buffers)
+        P.log_density_gradient!(view(slopes, :, 2:4), model, view(all_points, :, 2:4), buffers)
+        expected_values, expected_slopes, _ = in_place(model, all_points[:, 2:4])
+        @test values == [0; expected_values; 0; 0]
+        @test slopes[:, 2:4] == expected_slopes
+        @test iszero(slopes[:, [1, 5, 6]])
+    end
+end
+
+@testset "nothing is allocated: $(nameof(typeof(model))) $T" for model in HOST_MODELS, T in (Float64, Float32)
+    points = T.(random_points(model, 11))
+    values, slopes, buffers = in_place(model, points)
+    allocated(f!, results) = (f!(results, model, points, buffers); @allocated f!(results, model, points, buffers))
+    # a few bytes at most for the call from here, whose types are not known before
+    @test allocated(P.log_density!, values) < 200
+    @test allocated(P.log_density_gradient!, slopes) < 200
+end
+
+@testset "an input that is not finite gives results that are not, and no exception: $(nameof(typeof(model)))" for
+    model in HOST_MODELS
+
+    for bad in (NaN, Inf, -Inf), k in [1:(model.layout.n_global + 2); P.dim(model.layout)]
+        points = random_points(model, 3)
+        points[k, 2] = bad
+        values, slopes, _ = in_place(model, points)
+        @test isfinite.(values) == [true, false, true]
+        @test [all(isfinite, column) for column in eachcol(slopes)] == [true, false, true]
+    end
+end
+
+@testset "a singular L is not finite, without an exception" begin
+    model = P.StochasticVolatility(random_returns(3, 10))
+    points = zeros(P.dim(model.layout), 2)
+    points[10, 1] = 800.0  # tanh rounds to 1, and the row's last entry to 0
+    values, slopes, _ = in_place(model, points)
+    @test isfinite.(values) == [false, true]
+    @test [all(isfinite, column) for column in eachcol(slopes)] == [false, true]
+end
+
+@testset "a table is kept as bytes, whatever array it comes in" begin
+    signs = random_signs(4, 30; missing_share=0.2)
+    points = random_points(P.ItemResponse(signs), 2)
+    for given in (Int.(signs), Float32.(signs), transpose(permutedims(signs)), view(signs, :, :))
+        model = P.ItemResponse(given)
+        @test model.signs == signs
+        @test eltype(model.signs) == Int8
+        @test in_place(model, points)[1] == in_place(P.ItemResponse(signs), points)[1]
+    end
+end
+
+@testset "sizes that do not fit are refused" begin
+    for model in HOST_MODELS
+        d, buffers = P.dim(model.layout), P.scratch(model, Float64)
+        @test_throws DimensionMismatch P.log_density!(zeros(2), model, zeros(d + 1, 2), buffers)
+        @test_throws DimensionMismatch P.log_density!(zeros(3), model, zeros(d, 2), buffers)
+        @test_throws DimensionMismatch P.log_density_gradient!(zeros(d, 3), model, zeros(d, 2), buffers)
+    end
+end
+
+@testset "the LKJ pullback equals Zygote's through lkj_cholesky, D = $D" for D in (1, 2, 5)
+    rng = MersenneTwister(24)
+    v, weights = randn(rng, D * (D - 1) ÷ 2), tril(randn(rng, D, D))
+    factor, remainder = zeros(D, D), zeros(D, D)
+    P.lkj_cholesky!(factor, remainder, v)
+    @test factor ≈ P.lkj_cholesky(v, D)[1]
+    slopes = P.lkj_cholesky_pullback!(zero(v), v, weights, factor, remainder)
+    D == 1 && continue
+    @test slopes ≈ only(Zygote.gradient(x -> sum(weights .* P.lkj_cholesky(x, D)[1]), v)) rtol = 1e-12
+end
+
+@testset "fast_exp is exp within 2 units in the last place" begin
+    for T in (Float64, Float32)
+        x = T.(range(-80, 80; length=20_001))
+        exact = T.(exp.(big.(x)))
+        @test maximum(abs.(P.fast_exp.(x) .- exact) ./ eps.(exact)) <= 2
+        @test isequal(P.fast_exp.(T[-Inf, Inf, NaN, -1000, 1000]), T[0, Inf, NaN, 0, Inf])
+    end
+end
