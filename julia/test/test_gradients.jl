@@ -92,7 +92,8 @@ const HOST_MODELS = [
 end
 
 @testset "float32 sums over many data do not drift" begin
-    for model in (P.StochasticVolatility(random_returns(2, 100_000)), P.ItemResponse(random_signs(3, 100_000; missing_share=0.1)))
+    signs = random_signs(3, 100_000; missing_share=0.1)
+    for model in (P.StochasticVolatility(random_returns(2, 100_000)), P.ItemResponse(signs))
         points = Float32.(random_points(model, 1; spread=0.1))
         values, slopes, _ = in_place(model, points)
         exact, exact_slopes, _ = in_place(model, Float64.(points))
@@ -134,6 +135,16 @@ end
         @test isfinite.(values) == [true, false, true]
         @test [all(isfinite, column) for column in eachcol(slopes)] == [true, false, true]
     end
+end
+
+@testset "panels are cut only where all abilities are finite" begin
+    abilities = collect(range(-1, 1; length=500))
+    @test P.Panels([0.5, 0.2], abilities).n == 1 + floor(Int, 4 * 0.5 * 2)
+    for bad in (NaN, Inf, -Inf), j in (1, 250, 500)
+        @test P.Panels([0.5, 0.2], [abilities[1:(j - 1)]; bad; abilities[(j + 1):end]]).n == 0
+    end
+    @test P.Panels([0.5, NaN], abilities).n == 0
+    @test P.Panels([0.5, Inf], abilities).n == 0
 end
 
 @testset "a singular L is not finite, without an exception" begin
