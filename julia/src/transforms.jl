@@ -9,8 +9,8 @@ student_t4(x::T) where {T<:Real} = T(log(3 / 8)) - T(5 / 2) * log1p(x * x / 4)
 """log cosh, without overflow."""
 log_cosh(x::T) where {T<:Real} = abs(x) + log1p(exp(-2 * abs(x))) - T(log(2))
 
-"""log(1 + exp(x)), without overflow."""
-softplus(x::Real) = max(x, zero(x)) + log1p(exp(-abs(x)))
+"""log(1 + exp(x)), without overflow; its derivative is right at 0 too, whatever slope a rule gives |x| there."""
+softplus(x::Real) = (x + abs(x)) / 2 + log1p(exp(-abs(x)))
 
 """`log|d phi/dv|` of `phi = tanh(v/2)` plus the log density of Uniform(-1, 1) at phi."""
 uniform_on_tanh_scale(v::T) where {T<:Real} = -2 * log_cosh(v / 2) - T(2 * log(2))

@@ -29,11 +29,11 @@ largest_difference(A, B) = maximum(abs, A .- B) / maximum(abs, B)
         (5, 30, 9, 0.0, 0.3, false),
         (9, 257, 8, 0.1, 0.3, false),
         (7, 600, 3, 0.0, 30.0, false),  # abilities too far apart for panels
-        (1100, 5, 2, 0.2, 0.3, false),  # more factors than one logarithm takes
+        (1300, 5, 2, 0.05, 0.01, false),  # more factors than one logarithm takes
         (2, 300, 2, 0.0, 0.3, true),
         (9, 257, 17, 0.0, 0.3, true),
         (17, 1500, 3, 0.0, 1.0, true),  # more nodes than one block
-        (1100, 300, 2, 0.0, 0.1, true),
+        (1300, 300, 2, 0.0, 0.01, true),
     ]
 
     model = P.ItemResponse(random_signs(K, J; missing_share=share))
@@ -43,6 +43,15 @@ largest_difference(A, B) = maximum(abs, A .- B) / maximum(abs, B)
     @test all(==(by_panels), buffers.by_panels[1:min(M, P.GROUP_POINTS)])
     @test values ≈ P.log_density(model, points) rtol = 1e-12
     @test largest_difference(slopes, zygote_gradient(model, points)) < 1e-11
+end
+
+@testset "at 0, where |h| has no derivative" begin
+    for model in (P.ItemResponse(random_signs(4, 9)), P.StochasticVolatility(random_returns(3, 9)))
+        points = zeros(P.dim(model.layout), 1)
+        values, slopes, _ = in_place(model, points)
+        @test values ≈ P.log_density(model, points) rtol = 1e-12
+        @test largest_difference(slopes, zygote_gradient(model, points)) < 1e-11
+    end
 end
 
 @testset "one batch may hold points with panels and points without" begin
@@ -83,7 +92,8 @@ const HOST_MODELS = [
 end
 
 @testset "float32 sums over many data do not drift" begin
-    for model in (P.StochasticVolatility(random_returns(2, 100_000)), P.ItemResponse(random_signs(3, 100_000; missing_share=0.1)))
+    signs = random_signs(3, 100_000; missing_share=0.1)
+    for model in (P.StochasticVolatility(random_returns(2, 100_000)), P.ItemResponse(signs))
         points = Float32.(random_points(model, 1; spread=0.1))
         values, slopes, _ = in_place(model, points)
         exact, exact_slopes, _ = in_place(model, Float64.(points))
@@ -125,6 +135,16 @@ end
         @test isfinite.(values) == [true, false, true]
         @test [all(isfinite, column) for column in eachcol(slopes)] == [true, false, true]
     end
+end
+
+@testset "panels are cut only where all abilities are finite" begin
+    abilities = collect(range(-1, 1; length=500))
+    @test P.Panels([0.5, 0.2], abilities).n == 1 + floor(Int, 4 * 0.5 * 2)
+    for bad in (NaN, Inf, -Inf), j in (1, 250, 500)
+        @test P.Panels([0.5, 0.2], [abilities[1:(j - 1)]; bad; abilities[(j + 1):end]]).n == 0
+    end
+    @test P.Panels([0.5, NaN], abilities).n == 0
+    @test P.Panels([0.5, Inf], abilities).n == 0
 end
 
 @testset "a singular L is not finite, without an exception" begin

@@ -39,7 +39,7 @@ end
 
 function check_size(model::Model, points::AbstractMatrix, results_fit::Bool)
     size(points, 1) == dim(model.layout) && results_fit ||
-        throw(DimensionMismatch("points must have $(dim(model.layout)) rows, got $(size(points, 1)), and results their size"))
+        throw(DimensionMismatch("points must have $(dim(model.layout)) rows and results the size of points"))
     return nothing
 end
 

@@ -28,14 +28,15 @@ function log_density(model::ItemResponse, points::AbstractMatrix)
         student_t4.(mu) .+ half_student_t4_on_log_scale.(log_s_beta) .+ half_student_t4_on_log_scale.(log_s_gamma) .+
         normal(log_gamma, log_s_gamma) .+ normal(beta, log_s_beta) .- sum(abs2, alpha; dims=1) ./ 2 .-
         T((2K + J) / 2 * log(2π))
-    cells = reduce(vcat, [cells_of_point(model, log_gamma[:, m], beta[:, m] .+ mu[:, m], alpha[:, m]) for m in axes(points, 2)])
+    cells_of(m) = cells_of_point(model, log_gamma[:, m], beta[:, m] .+ mu[:, m], alpha[:, m])
+    cells = reduce(vcat, [cells_of(m) for m in axes(points, 2)])
     return vec(prior) .+ cells
 end
 
-"""Log likelihood of one point, a vector of one; a missing cell has sign 0 and is counted out."""
+"""Log likelihood of one point, in a vector that stays on its device; a missing cell has sign 0 and is counted out."""
 function cells_of_point(model::ItemResponse, log_gamma::AbstractVector, centre::AbstractVector, alpha::AbstractVector)
     logits = exp.(log_gamma) .* alpha' .+ centre
-    return vec(sum(abs.(model.signs) .* softplus.(-model.signs .* logits); dims=(1, 2))) .* -1
+    return -vec(sum(abs.(model.signs) .* softplus.(-model.signs .* logits); dims=(1, 2)))
 end
 
 # ---- in place, on the CPU -------------------------------------------------------------------------------------------
@@ -159,7 +160,8 @@ end
 function global_slopes!(slopes::AbstractMatrix, points::AbstractMatrix, m::Int, buffers::ResponseBuffers, p::Int)
     (; half_gamma, moments, ability_moments) = buffers
     K = size(half_gamma, 1)
-    mu, precision_beta, precision_gamma = Float64(points[1, m]), exp(-2 * Float64(points[2, m])), exp(-2 * Float64(points[3, m]))
+    mu, log_s_beta, log_s_gamma = (Float64(points[i, m]) for i in 1:3)
+    precision_beta, precision_gamma = exp(-2 * log_s_beta), exp(-2 * log_s_gamma)
     in_mu = chi_beta = chi_gamma = 0.0
     @inbounds for k in 1:K
         log_gamma, beta = Float64(points[3 + k, m]), Float64(points[3 + K + k, m])
@@ -171,7 +173,7 @@ function global_slopes!(slopes::AbstractMatrix, points::AbstractMatrix, m::Int, 
     end
     slopes[1, m] = in_mu - 5 * mu / (4 + abs2(mu))
     # x - x: a slope is not finite where its variable is not
-    slopes[2, m] = chi_beta - K + 1 - 5 / (1 + 4 * precision_beta) + (points[2, m] - points[2, m])
-    slopes[3, m] = chi_gamma - K + 1 - 5 / (1 + 4 * precision_gamma) + (points[3, m] - points[3, m])
+    slopes[2, m] = chi_beta - K + 1 - 5 / (1 + 4 * precision_beta) + (log_s_beta - log_s_beta)
+    slopes[3, m] = chi_gamma - K + 1 - 5 / (1 + 4 * precision_gamma) + (log_s_gamma - log_s_gamma)
     return nothing
 end

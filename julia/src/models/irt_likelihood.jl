@@ -1,9 +1,9 @@
 # The Bernoulli-logit sums of the item response model on the CPU, over blocks of students that stay in the cache.
 #
-# With half logits `h = (gamma*alpha + beta + mu)/2` and signs `s` = +1 (right), -1 (wrong), 0 (missing), an observed cell
-# has log probability `s*h - log(2 cosh h)` and derivative `s - tanh(h)` with respect to `h`. With `e = exp(-2|h|)` these
-# are `s*h - |h| - log(1 + e)` and `s - sign(h) (1 - e)/(1 + e)`: one exponential a cell. Complete tables need less: see
-# `irt_panels.jl`; their terms in `s` are then plain products with the signs.
+# With half logits `h = (gamma*alpha + beta + mu)/2` and signs `s` = +1 (right), -1 (wrong), 0 (missing), an observed
+# cell has log probability `s*h - log(2 cosh h)` and derivative `s - tanh(h)` with respect to `h`. With `e = exp(-2|h|)`
+# these are `s*h - |h| - log(1 + e)` and `s - sign(h) (1 - e)/(1 + e)`: one exponential a cell. Complete tables need
+# less: see `irt_panels.jl`; their terms in `s` are then plain products with the signs.
 
 const BLOCK_STUDENTS = 256
 # Points that share one pass over the signs, and items in one piece of it.
@@ -14,8 +14,8 @@ max_factors(::Type{Float64}) = MAX_FACTORS_64
 max_factors(::Type{Float32}) = 96
 
 """
-Buffers for a group of points. `half_gamma` and `half_centre` are `gamma/2` and `(beta + mu)/2`, K x points; `moments` and
-`ability_moments` the sums over the observed cells of each item of `s - tanh(h)`, plain and times the ability.
+Buffers for a group of points. `half_gamma` and `half_centre` are `gamma/2` and `(beta + mu)/2`, K x points; `moments`
+and `ability_moments` the sums over the observed cells of each item of `s - tanh(h)`, plain and times the ability.
 """
 struct ResponseBuffers{T}
     complete::Bool
@@ -53,7 +53,11 @@ end
 Log likelihood of one point, cell by cell. `signs` is J x K.
 """
 function cells_value(
-    signs::Matrix{Int8}, alpha::AbstractVector, half_gamma::AbstractVector, half_centre::AbstractVector, buffers::ResponseBuffers{T}
+    signs::Matrix{Int8},
+    alpha::AbstractVector,
+    half_gamma::AbstractVector,
+    half_centre::AbstractVector,
+    buffers::ResponseBuffers{T},
 ) where {T}
     (; ability, product) = buffers
     total, factors = 0.0, 0
@@ -75,7 +79,8 @@ end
 
 """`sum (s h - |s h|)` over a block of students for one item; their factors `1 + |s| e` go into `product`."""
 function item_value!(
-    product::Vector{T}, signs::Matrix{Int8}, start::Int, k::Int, ability::Vector{T}, count::Int, half_gamma::T, half_centre::T
+    product::Vector{T}, signs::Matrix{Int8}, start::Int, k::Int, ability::Vector{T}, count::Int,
+    half_gamma::T, half_centre::T,
 ) where {T}
     total = zero(T)
     @inbounds @simd ivdep for i in 1:count
@@ -129,7 +134,8 @@ function cells_gradient!(
 end
 
 function item_gradient!(
-    slope::Vector{T}, signs::Matrix{Int8}, start::Int, k::Int, ability::Vector{T}, count::Int, half_gamma::T, half_centre::T
+    slope::Vector{T}, signs::Matrix{Int8}, start::Int, k::Int, ability::Vector{T}, count::Int,
+    half_gamma::T, half_centre::T,
 ) where {T}
     moment = ability_moment = zero(T)
     @inbounds @simd ivdep for i in 1:count
@@ -151,7 +157,12 @@ For each point of `group` (columns of `points`, of which `rows` are the abilitie
 `sum_j s_jk alpha_j` to its column of `sums`, and `sum_k half_gamma_k s_jk` to its slopes unless `slopes` is nothing.
 """
 function signed_sums!(
-    sums::Matrix{Float64}, slopes, signs::Matrix{Int8}, points::AbstractMatrix, rows::UnitRange{Int}, group::UnitRange{Int},
+    sums::Matrix{Float64},
+    slopes,
+    signs::Matrix{Int8},
+    points::AbstractMatrix,
+    rows::UnitRange{Int},
+    group::UnitRange{Int},
     buffers::ResponseBuffers{T},
 ) where {T}
     J, K = size(signs)

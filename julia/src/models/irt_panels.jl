@@ -1,9 +1,9 @@
 # The sums of a complete response table, through polynomials in the ability instead of cell by cell.
 #
 # Without missing cells every student shares the same functions of the ability: `F(a) = sum_k log(2 cosh h_k(a))` and
-# `tanh h_k(a)`, with `h_k(a) = (gamma_k a + beta_k + mu)/2`. They are analytic up to a distance pi/gamma_k from the real
-# line. Cut the abilities' range into panels of width 1/(2 max gamma): on each, interpolation in 11 Chebyshev points
-# converges like 25^-11, so it is exact to rounding. Chebyshev coefficients are turned into powers of the panel
+# `tanh h_k(a)`, with `h_k(a) = (gamma_k a + beta_k + mu)/2`. They are analytic up to a distance pi/gamma_k from the
+# real line. Cut the abilities' range into panels of width 1/(2 max gamma): on each, interpolation in 11 Chebyshev
+# points converges like 25^-11, so it is exact to rounding. Chebyshev coefficients are turned into powers of the panel
 # coordinate `t` only as the last step: they decay, so that powers lose no digits.
 
 const N_NODES = 11
@@ -48,7 +48,7 @@ function PanelBuffers(n_students::Integer)
     return PanelBuffers(zeros(N_NODES + 1, panels), (zeros(nodes) for _ in 1:5)..., zeros(N_NODES))
 end
 
-"""How the range of the abilities is cut: `n` panels from `low` on, `per_unit` of them a unit; n = 0 where that does not pay."""
+"""How the range of abilities is cut: `n` panels from `low` on, `per_unit` of them a unit; n = 0 where none pay."""
 struct Panels
     low::Float64
     per_unit::Float64
@@ -83,7 +83,11 @@ end
 `sum_jk log(2 cosh h)` over all cells of one point.
 """
 function panel_value(
-    panels::Panels, buffers::PanelBuffers, half_gamma::AbstractVector, half_centre::AbstractVector, alpha::AbstractVector
+    panels::Panels,
+    buffers::PanelBuffers,
+    half_gamma::AbstractVector,
+    half_centre::AbstractVector,
+    alpha::AbstractVector,
 )
     n_nodes = prepare_nodes!(buffers, panels, alpha)
     total = 0.0
@@ -150,7 +154,8 @@ function prepare_nodes!(buffers::PanelBuffers, panels::Panels, alpha::AbstractVe
         node_weights!(weights, first, chebyshev, i -> powers[i, panel])
         # alpha = centre + t/(2 per_unit): its weights come from the same power sums, shifted by one
         centre = panels.low + (panel - 0.5) * width
-        node_weights!(ability_weights, first, chebyshev, i -> centre * powers[i, panel] + powers[i + 1, panel] * width / 2)
+        shifted(i) = centre * powers[i, panel] + powers[i + 1, panel] * width / 2
+        node_weights!(ability_weights, first, chebyshev, shifted)
     end
     count = N_NODES * panels.n
     padded = cld(count, NODE_PADDING) * NODE_PADDING
@@ -209,7 +214,9 @@ function node_moments!(buffers::PanelBuffers, start::Int, count::Int, half_gamma
 end
 
 """Weighted sum of log(2 cosh h) over a block of nodes and all items: `|h| + log(1 + exp(-2|h|))`, one log for many."""
-function node_logs(buffers::PanelBuffers, start::Int, count::Int, half_gamma::AbstractVector, half_centre::AbstractVector)
+function node_logs(
+    buffers::PanelBuffers, start::Int, count::Int, half_gamma::AbstractVector, half_centre::AbstractVector
+)
     (; nodes, weights, at_nodes, products) = buffers
     total, factors, block = 0.0, 0, (start + 1):(start + count)
     @inbounds for i in block

@@ -43,9 +43,10 @@ end
 
 # ---- in place, on the CPU -------------------------------------------------------------------------------------------
 # Times run in blocks that stay in the cache, turned so that the times of a series stand side by side: every loop over
-# times is then one of vectors, whatever D is. The innovations r_t = (y_t - mu) - phi (y_{t-1} - mu), none lagged at t = 1,
-# are whitened by W = L^-1 diag(1/tau); pulled_t = -W'W r_t is the gradient with respect to r_t.
+# times is then one of vectors, whatever D is. The innovations r_t = (y_t - mu) - phi (y_{t-1} - mu), none lagged at
+# t = 1, are whitened by W = L^-1 diag(1/tau); pulled_t = -W'W r_t is the gradient with respect to r_t.
 
+const HostVolatility = StochasticVolatility{<:Matrix}
 const BLOCK_TIMES = 64
 
 """Buffers: data, globals of one point, and for a block of times one row a time."""
@@ -66,7 +67,7 @@ struct VolatilityBuffers{T}
     pulled::Matrix{T}
 end
 
-function scratch(model::StochasticVolatility{<:Matrix}, ::Type{T}) where {T<:Union{Float32,Float64}}
+function scratch(model::HostVolatility, ::Type{T}) where {T<:Union{Float32,Float64}}
     D, n_global = size(model.returns, 1), model.layout.n_global
     return VolatilityBuffers{T}(
         vec(abs2.(model.returns)) ./ 2,
@@ -82,7 +83,7 @@ function scratch(model::StochasticVolatility{<:Matrix}, ::Type{T}) where {T<:Uni
 end
 
 function log_density!(
-    values::AbstractVector, model::StochasticVolatility{<:Matrix}, points::StridedMatrix{T}, buffers::VolatilityBuffers{T}
+    values::AbstractVector, model::HostVolatility, points::StridedMatrix{T}, buffers::VolatilityBuffers{T}
 ) where {T}
     check_size(model, points, length(values) == size(points, 2))
     D, n_times = size(model.returns)
@@ -104,7 +105,7 @@ function log_density!(
 end
 
 function log_density_gradient!(
-    slopes::StridedMatrix{T}, model::StochasticVolatility{<:Matrix}, points::StridedMatrix{T}, buffers::VolatilityBuffers{T}
+    slopes::StridedMatrix{T}, model::HostVolatility, points::StridedMatrix{T}, buffers::VolatilityBuffers{T}
 ) where {T}
     check_size(model, points, size(slopes) == size(points))
     D, n_times = size(model.returns)
@@ -131,7 +132,7 @@ function log_density_gradient!(
     return slopes
 end
 
-"""Read one point's globals, and fill `factor`, `remainder` and `whiten`: not finite, without a word, where L is singular."""
+"""Read one point's globals, and fill `factor`, `remainder` and `whiten`: not finite where L is singular."""
 function prepare_globals!(buffers::VolatilityBuffers, points::AbstractMatrix, m::Int, D::Int)
     (; z, phi, tau, factor, remainder, whiten) = buffers
     for k in eachindex(z)
