@@ -124,6 +124,36 @@ def fit(
 
 
 @app.command()
+def reproduce(
+    figure: Annotated[str, typer.Argument(help="table1, synthetic, stepsize, trace or theory; `list` describes them.")],
+    preset: Annotated[str, typer.Option(help="quick: minutes. paper: the paper's own size; see `list`.")] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder for FIGURE_PRESET_*.csv and .png.")] = Path("reproduced"),
+    from_csv: Annotated[
+        bool, typer.Option("--from-csv", help="Compute nothing: draw and compare again from the CSV files in --out.")
+    ] = False,
+    engine: Annotated[str, typer.Option(help="auto, numpy or julia.")] = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes; by default one a physical core.")] = None,
+    progress: Annotated[bool, typer.Option(help="Show progress bars.")] = True,
+) -> None:
+    """Reproduce a figure or table of the paper, and show how far each value is from the published one.
+
+    Repeated after an interruption, it does only what is missing.
+    """
+    from pyturingvi.reproduce import figure as figures
+
+    if figure == "list":
+        for name in figures.FIGURES:
+            described = figures.figure_named(name)
+            typer.echo(f"{name:<10} {described.source}")
+            for word, content in described.presets.items():
+                typer.echo(f"{'':<10}   --preset {word}: {content}")
+        return
+    typer.echo(
+        figures.reproduce(figure, preset, out, from_csv=from_csv, engine=engine, n_workers=workers, progress=progress)
+    )
+
+
+@app.command()
 def setup(
     julia: Annotated[str | None, typer.Option(help="Julia executable of yours, to use instead of installing.")] = None,
     project: Annotated[Path | None, typer.Option(help="Folder of the Julia project with the packages for it.")] = None,

@@ -1,0 +1,127 @@
+"""What every figure or table of the paper is here: computed into CSV files, then drawn and judged from them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyturingvi.errors import DataError, InputError, unknown_name
+from pyturingvi.paths import as_path, check_writable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIGURES = ("table1", "synthetic", "stepsize", "trace", "theory")  # a module of this package each
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of a figure: what to compute, how, and the folder of its files `FIGURE_PRESET_PART.csv`."""
+
+    figure: str
+    preset: str
+    folder: Path
+    engine: str = "auto"
+    n_workers: int | None = None
+    progress: bool = True
+
+    def file(self, part: str, ending: str = ".csv") -> Path:
+        """Path of one of the figure's files."""
+        return self.folder / f"{self.figure}_{self.preset}_{part}{ending}"
+
+    def read(self, part: str) -> pd.DataFrame:
+        """One of the figure's CSV files; DataError if it is not there."""
+        import pandas as pd
+
+        path = self.file(part)
+        if not path.is_file():
+            raise DataError(f"{path}: not found. Compute it: pyturingvi reproduce {self.figure} --preset {self.preset}")
+        return pd.read_csv(path)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure or table of the paper.
+
+    Attributes
+    ----------
+    source : str
+        Where in the paper, and what it shows.
+    presets : mapping
+        Preset -> what it computes, and about how long on two cores.
+    compute : callable
+        Takes a `Job` and writes its CSV files; called again after an interruption, it does only what is missing.
+    report : callable
+        Takes a `Job`, reads its CSV files alone, draws the PNG files beside them, and returns the text to print:
+        each value beside the published one where there is one, each claim of the paper with what was found.
+    """
+
+    source: str
+    presets: Mapping[str, str]
+    compute: Callable[[Job], None]
+    report: Callable[[Job], str]
+
+
+def figure_named(name: str) -> Figure:
+    """Load the figure's module and return its `FIGURE`; InputError for an unknown name."""
+    if name not in FIGURES:
+        raise unknown_name("figure", name, FIGURES)
+    found: Figure = import_module(f"pyturingvi.reproduce.{name}").FIGURE
+    return found
+
+
+def reproduce(
+    name: str,
+    preset: str = "quick",
+    out: str | Path = "reproduced",
+    *,
+    from_csv: bool = False,
+    engine: str = "auto",
+    n_workers: int | None = None,
+    progress: bool = True,
+) -> str:
+    """Compute a figure or table of the paper, draw it and compare it with what was published.
+
+    Parameters
+    ----------
+    name : {"table1", "synthetic", "stepsize", "trace", "theory"}
+    preset : str
+        "quick" (minutes) or "paper" (the paper's own size).
+    out : path
+        Folder for `NAME_PRESET_*.csv` and `.png`; made if it is not there.
+    from_csv : bool
+        Compute nothing: draw and compare again from the CSV files in `out`.
+    engine : {"auto", "numpy", "julia"}
+    n_workers : int, optional
+        Processes; by default one a physical core.
+    progress : bool
+
+    Returns
+    -------
+    str
+        The comparison, as text.
+
+    Raises
+    ------
+    InputError, DataError, OutputError
+        Before any work, for an unknown name or preset, CSV files that are not there, or a folder that cannot be
+        written to.
+    """
+    figure = figure_named(name)
+    if preset not in figure.presets:
+        raise unknown_name("preset", preset, figure.presets)
+    folder = as_path(out, "out")
+    if from_csv and not folder.is_dir():
+        raise InputError(f"out: {str(folder)!r} is not a folder with CSV files to draw from.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out: cannot create {str(folder)!r}: {error.strerror}.") from None
+    job = Job(name, preset, folder, engine, n_workers, progress)
+    check_writable(job.file("report"), "out")
+    if not from_csv:
+        figure.compute(job)
+    return figure.report(job)
