@@ -134,6 +134,12 @@ def reproduce(
     engine: Annotated[str, typer.Option(help="auto, numpy or julia.")] = "auto",
     workers: Annotated[int | None, typer.Option(help="Processes; by default one a physical core.")] = None,
     progress: Annotated[bool, typer.Option(help="Show progress bars.")] = True,
+    cells: Annotated[
+        Path | None, typer.Option(help="stepsize, trace: folder of the sweep they are made from; by default OUT/cells.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="stepsize, trace: folder with the published data.csv of irt.")
+    ] = None,
 ) -> None:
     """Reproduce a figure or table of the paper, and show how far each value is from the published one.
 
@@ -149,7 +155,17 @@ def reproduce(
                 typer.echo(f"{'':<10}   --preset {word}: {content}")
         return
     typer.echo(
-        figures.reproduce(figure, preset, out, from_csv=from_csv, engine=engine, n_workers=workers, progress=progress)
+        figures.reproduce(
+            figure,
+            preset,
+            out,
+            from_csv=from_csv,
+            engine=engine,
+            n_workers=workers,
+            progress=progress,
+            cells=cells,
+            data_dir=data_dir,
+        )
     )
 
 

@@ -100,7 +100,7 @@ def sweep(
     to_do = [cell for cell in cells if not folder.is_done(cell.name, cell.settings, keep)]
     interrupted = False
     if to_do:
-        workers = given or LocalWorkers(min(n_workers or _default_workers(n_threads), len(to_do)), n_threads)
+        workers = given or LocalWorkers(min(n_workers or default_workers(n_threads), len(to_do)), n_threads)
         bar = SweepProgress(len(cells), len(cells) - len(to_do), progress)
         new = {cell.name for cell in to_do}
         for cell in cells:
@@ -113,7 +113,8 @@ def sweep(
     return collect(folder, wanted, interrupted)
 
 
-def _default_workers(n_threads: int) -> int:
+def default_workers(n_threads: int = 1) -> int:
+    """Local processes of a sweep: one for each `n_threads` physical cores."""
     from loky import cpu_count
 
     return max(1, int(cpu_count(only_physical_cores=True)) // n_threads)

@@ -27,6 +27,8 @@ class Job:
     engine: str = "auto"
     n_workers: int | None = None
     progress: bool = True
+    cells: Path | None = None  # folder of the sweep whose cells the figure is made from; `folder / "cells"` by default
+    data_dir: Path | None = None  # for the published CritLangAcq data of irt
 
     def file(self, part: str, ending: str = ".csv") -> Path:
         """Path of one of the figure's files."""
@@ -82,6 +84,8 @@ def reproduce(
     engine: str = "auto",
     n_workers: int | None = None,
     progress: bool = True,
+    cells: str | Path | None = None,
+    data_dir: str | Path | None = None,
 ) -> str:
     """Compute a figure or table of the paper, draw it and compare it with what was published.
 
@@ -89,7 +93,7 @@ def reproduce(
     ----------
     name : {"table1", "synthetic", "stepsize", "trace", "theory"}
     preset : str
-        "quick" (minutes) or "paper" (the paper's own size).
+        "quick" (minutes) or "paper" (the paper's own size); some figures have more.
     out : path
         Folder for `NAME_PRESET_*.csv` and `.png`; made if it is not there.
     from_csv : bool
@@ -98,6 +102,11 @@ def reproduce(
     n_workers : int, optional
         Processes; by default one a physical core.
     progress : bool
+    cells : path, optional
+        "stepsize" and "trace" are made from the same fits, a sweep's cells in this folder; `out/cells` by default.
+        What is done there, by `tv.sweep` on a cluster say, is not done again.
+    data_dir : path, optional
+        "stepsize" and "trace": folder with the published `data.csv` of irt, which is simulated without it.
 
     Returns
     -------
@@ -120,7 +129,9 @@ def reproduce(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"out: cannot create {str(folder)!r}: {error.strerror}.") from None
-    job = Job(name, preset, folder, engine, n_workers, progress)
+    places = {"cells": cells, "data_dir": data_dir}
+    given = {what: None if path is None else as_path(path, what) for what, path in places.items()}
+    job = Job(name, preset, folder, engine, n_workers, progress, **given)
     check_writable(job.file("report"), "out")
     if not from_csv:
         figure.compute(job)

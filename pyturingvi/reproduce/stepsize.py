@@ -1,0 +1,103 @@
+"""Figure 4 and the first panels of the appendix: the ELBO after T updates against the stepsize."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pyturingvi.reproduce import realistic
+from pyturingvi.reproduce.bands import band, draw_band, panels, save
+from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, comparisons, judge, sensitivity, values_at
+from pyturingvi.reproduce.figure import Figure, Job
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def compute(job: Job) -> None:
+    """Run the sweep, and write one row a fit."""
+    result = realistic.run(job)
+    realistic.write(job, result, realistic.elbo_table(result))
+
+
+def collect(job: Job) -> None:
+    """Write the same of what the sweep's folder has by now."""
+    result = realistic.read(job)
+    realistic.write(job, result, realistic.elbo_table(result))
+
+
+def report(job: Job) -> str:
+    """Draw the curves, judge the claims, and say both in words."""
+    elbo = job.read("elbo")
+    compared = comparisons(elbo)
+    claims = judge(elbo)
+    claims.to_csv(job.file("claims"), index=False)
+    _draw(elbo, compared, job)
+    lines = [_settings_line(elbo)]
+    for (problem, iteration), curves in compared.items():
+        lines += ["", f"{problem}, ELBO after {iteration:,} updates (nats):", *_table(curves)]
+    lines += ["", "Claims; each quantity is above zero where the claim holds, with its 95 % interval (nats):"]
+    for claim, words in CLAIMS.items():
+        lines += ["", f"{claim}: {words}"]
+        here = claims[claims.claim == claim]
+        for row in here.to_dict("records"):
+            lines.append(
+                f"  {row['problem']}, {row['iteration']:,} updates: {row['quantity']}: {row['value']:.1f} "
+                f"[{row['low']:.1f}, {row['high']:.1f}] -> {row['verdict']}"
+                + (f" ({row['remark']})" if isinstance(row["remark"], str) and row["remark"] else "")
+            )
+        if here.empty:
+            lines.append("  nothing measured -> cannot be shown at this size")
+    return "\n".join(lines)
+
+
+def _settings_line(elbo: pd.DataFrame) -> str:
+    counts = elbo.status.value_counts()
+    done = elbo[elbo.status.isin(["completed", "diverged"])]
+    words = [f"{len(done)} of {len(elbo)} fits are there", *(f"{n} {s}" for s, n in counts.items() if s != "completed")]
+    engines = " and ".join(sorted(done.engine.unique())) or "no"
+    return f"{', '.join(words)}; {engines} engine"
+
+
+def _table(curves: Curves) -> list[str]:
+    """Medians by family and stepsize, and the measures of sensitivity."""
+    steps = sorted({step for curve in curves.values() for step in curve})
+    head = "  " + " " * 11 + "".join(f"{step:>11.3g}" for step in steps)
+    lines = [f"{head}   range  loss at the largest  within {WITHIN:g} nats of its best"]
+    for family, curve in curves.items():
+        found = sensitivity(curve)
+        values = "".join(f"{curve[step].value:>11.1f}" if step in curve else f"{'':>11}" for step in steps)
+        lines.append(
+            f"  {family:<11}{values}{found.spread.value:>8.1f}{found.loss.value:>21.1f}"
+            f"{round(found.good * len(curve)):>9} of {len(curve)} stepsizes"
+        )
+    return lines
+
+
+# ---- picture ------------------------------------------------------------------------------------------------
+def _draw(elbo: pd.DataFrame, compared: dict[tuple[str, int], Curves], job: Job) -> None:
+    """One panel a problem and iteration."""
+    n_columns = min(3, max(len(compared), 1))
+    figure, axes = panels(-(-max(len(compared), 1) // n_columns), n_columns)
+    for ax, (problem, iteration) in zip(axes.flat, compared, strict=False):
+        ax.set_axis_on()
+        frame = values_at(elbo[elbo.problem == problem], iteration)
+        for family in realistic.FAMILIES:
+            part = frame[frame.family == family]
+            if len(part):
+                steps = np.sort(part.stepsize.unique())
+                bands = [band(part.value[part.stepsize == step].to_numpy()) for step in steps]
+                draw_band(ax, steps, bands, family, marker="o")
+        ax.set(xscale="log", xlabel="stepsize", ylabel="ELBO (nats)")
+        ax.set_title(f"{problem}, T = {iteration:,}", fontsize=10)
+    figure.suptitle("ELBO after T updates: median and 80 % band over replications", fontsize=11)
+    save(figure, job.file("elbo", ".png"))
+
+
+FIGURE = Figure(
+    source="Figure 4 and the appendix: ELBO after T updates against the stepsize, nine problems",
+    presets={name: words for name, (words, _) in realistic.PRESETS.items()},
+    compute=compute,
+    report=report,
+)
