@@ -1,0 +1,27 @@
+"""What the scripts of the figures made from one sweep share."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from pathlib import Path
+
+from pyturingvi.reproduce.figure import Job
+
+HERE = Path(__file__).parent
+PRESET = "laptop"
+
+
+def run_figure(name: str, description: str | None) -> None:
+    """The command line of a figure: fit what is missing unless told not to, then draw and judge from its CSV."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from-csv", action="store_true", help="draw and judge again from the committed CSV")
+    parser.add_argument("--from-cells", type=Path, metavar="DIR", help="take what a sweep's folder has; fit nothing")
+    arguments = parser.parse_args()
+    module = import_module(f"pyturingvi.reproduce.{name}")
+    job = Job(name, PRESET, HERE / "results", cells=arguments.from_cells or HERE / "cells")
+    if arguments.from_cells is not None:
+        module.collect(job)
+    elif not arguments.from_csv:
+        module.compute(job)
+    print(module.report(job))

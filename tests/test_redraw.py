@@ -1,0 +1,37 @@
+"""One command remakes every committed picture from the committed CSV files."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+
+
+def test_redraw_remakes_every_picture_of_the_results(tmp_path):
+    copy = tmp_path / "experiments"
+    shutil.copytree(EXPERIMENTS, copy, ignore=shutil.ignore_patterns("cells", "__pycache__"))
+    pictures = sorted((copy / "results").rglob("*.png"))
+    assert len(pictures) >= 6
+    for picture in pictures:
+        picture.unlink()
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [sys.executable, copy / "redraw.py"], capture_output=True, text=True, timeout=600, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [picture for picture in pictures if not picture.is_file()] == []
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
+
+
+def test_redraw_says_which_script_failed(tmp_path):
+    copy = tmp_path / "experiments"
+    (copy / "results").mkdir(parents=True)
+    for name in ("redraw.py", "theory.py", "theory_pictures.py"):
+        shutil.copy(EXPERIMENTS / name, copy)
+    done = subprocess.run(
+        [sys.executable, copy / "redraw.py"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert "Not redrawn: theory.py" in done.stderr
