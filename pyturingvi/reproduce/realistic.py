@@ -58,7 +58,7 @@ Grid = list[dict[str, Any]]
 # ---- presets ------------------------------------------------------------------------------------------------
 def quick_grid(job: Job) -> Grid:
     """The two smallest problems at the large stepsizes, which need the fewest updates; full-rank on the first."""
-    few = {"n_iterations": 3_000, "elbo_every": 500}
+    few = {"n_iterations": EARLY, "elbo_every": 500}
     return [
         _part("rpoisson-small", FAMILIES, STEPSIZES[3:], 2, **few),
         _part("volatility-small", FAMILIES[:2], STEPSIZES[3:], 2, **few),
@@ -101,7 +101,7 @@ def paper_grid(job: Job) -> Grid:
 
 PRESETS: dict[str, tuple[str, Callable[[Job], Grid]]] = {
     "quick": (
-        "rpoisson-small and, without full-rank, volatility-small; three stepsizes, T = 3,000, two seeds; ten minutes",
+        "rpoisson-small and, without full-rank, volatility-small; three stepsizes, T = 5,000, two seeds; ten minutes",
         quick_grid,
     ),
     "laptop": (

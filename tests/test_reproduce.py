@@ -1,0 +1,244 @@
+"""Figures of the paper: the frame, table 1, and the two figures of the realistic sweep in miniature."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import run
+
+import pyturingvi as tv
+from pyturingvi.errors import InputError
+from pyturingvi.reproduce import realistic
+from pyturingvi.reproduce.bands import band
+from pyturingvi.reproduce.figure import Job, figure_named, reproduce
+
+STEPS = (1e-3, 1e15)  # the second diverges
+
+
+# ---- the frame ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("stepsizes",), "stepsize"),
+        (("stepsize", "--preset", "papr"), "paper"),
+        (("stepsize", "--from-csv", "--out", "nowhere"), "nowhere"),
+        (("trace", "--from-csv", "--out", "."), "pyturingvi reproduce trace --preset quick"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_refused_in_one_line(arguments, words, tmp_path):
+    done = run("reproduce", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="out"):
+        reproduce("table1", out=tmp_path / "file" / "folder")
+
+
+def test_every_figure_of_the_sweep_has_the_same_presets():
+    assert figure_named("stepsize").presets == figure_named("trace").presets
+    assert {"quick", "paper", "laptop"} == set(figure_named("stepsize").presets)
+
+
+def test_table_1_differs_from_the_printed_one_in_three_misprints_alone(tmp_path):
+    text = reproduce("table1", out=tmp_path)
+    counts = pd.read_csv(tmp_path / "table1_quick_counts.csv")
+    wrong = counts[counts.difference.fillna(0) != 0].set_index(["problem", "quantity"])
+    # d of rpoisson-large is 16 + 19,609; d of volatility-middle 33 + 6 * 522
+    assert wrong.ours.to_dict() == {
+        ("rpoisson-large", "mean_field_p"): 2 * 19_625,
+        ("volatility-middle", "mean_field_p"): 2 * 3_165,
+        ("volatility-middle", "full_rank_p"): 3_165 + 3_165 * 3_166 // 2,
+    }
+    assert wrong.explanation.notna().all()
+    assert "rpoisson-large mean_field_p: 39250, printed 39282" in text
+    assert "unexplained" not in text
+    assert reproduce("table1", out=tmp_path, from_csv=True) == text
+
+
+# ---- grids --------------------------------------------------------------------------------------------------
+def test_the_paper_preset_is_the_papers_grid(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(realistic, "available_memory", lambda: 10**15)
+    job = Job("stepsize", "paper", tmp_path)
+    grid = {part["model"]: part for part in realistic.grid_of(job)}
+    assert list(grid) == list(tv.list_problems().problem)
+    assert [name for name, part in grid.items() if "full-rank" not in part["family"]] == [
+        "rpoisson-large",
+        "volatility-large",
+        "irt-large",
+    ]
+    for name, part in grid.items():
+        assert np.log10(part["stepsize"]) == pytest.approx([-4, -3.75, -3.5, -3.25, -3, -2.75])
+        assert part["seed"] == list(range(8))
+        assert (part["n_samples"], part["n_iterations"], part["elbo_every"]) == (8, 50_000, 100)
+        assert (part["elbo_samples"], part["init_location"], part["init_scale"]) == (1024, 0.0, 0.1)
+        assert part.get("simulated", False) == name.startswith("irt")
+    with_data = realistic.grid_of(Job("stepsize", "paper", tmp_path, data_dir=tmp_path))
+    assert all(part["data_dir"] == tmp_path for part in with_data if part["model"].startswith("irt"))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(realistic, "available_memory", lambda: 10**6)
+    assert all("full-rank" not in part["family"] for part in realistic.grid_of(job))
+    assert "full-rank on irt-middle is left out" in capsys.readouterr().err
+
+
+def test_a_trace_takes_the_published_stepsizes_and_four_replications_of_the_same_cells(tmp_path):
+    whole = realistic.grid_of(Job("stepsize", "laptop", tmp_path))
+    for part, cut in zip(whole, realistic.grid_of(Job("trace", "laptop", tmp_path)), strict=True):
+        expected = {"rpoisson": [-4, -3.5, -3], "volatility": [-3.5, -3, -2.75], "irt": [-4, -3.5, -3]}
+        assert np.log10(cut["stepsize"]) == pytest.approx(expected[part["model"].split("-")[0]])
+        assert set(cut["stepsize"]) <= set(part["stepsize"])
+        assert {**cut, "stepsize": 0, "seed": 0} == {**part, "stepsize": 0, "seed": 0}
+        assert cut["seed"] == part["seed"][:4]
+
+
+# ---- the sweep in miniature -----------------------------------------------------------------------------------
+def miniature(job):
+    few = {"n_iterations": 40, "elbo_every": 10, "elbo_samples": 16}
+    return [
+        realistic._part("volatility-small", ["mean-field", "structured"], STEPS, 2, **few),
+        realistic._part("volatility-small", ["full-rank"], STEPS[:1], 2, **{**few, "n_iterations": 20}),
+    ]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(realistic, "EARLY", 20)
+    monkeypatch.setattr("pyturingvi.reproduce.claims.EARLY", 20)
+    monkeypatch.setitem(realistic.PRESETS, "quick", ("miniature", miniature))
+    monkeypatch.setitem(realistic.PUBLISHED_TRACES, "volatility", STEPS)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a finished miniature; copied by the tests, which must not change it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(realistic.PRESETS, "quick", ("miniature", miniature))
+        job = Job("stepsize", "quick", tmp_path_factory.mktemp("done"), "numpy", 1, False)
+        realistic.run(job)
+    return job.folder
+
+
+@pytest.fixture
+def out(finished, small, tmp_path):
+    shutil.copytree(finished, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def state(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.glob("cells/cells/*.json")}
+
+
+def test_stepsize_and_trace_come_from_the_same_fits(out):
+    before = state(out)
+    assert len(before) == 2 * 2 * 2 + 2
+    text = reproduce("stepsize", out=out, engine="numpy", n_workers=1, progress=False)
+    curves = reproduce("trace", out=out, engine="numpy", n_workers=1, progress=False)
+    assert state(out) == before
+    elbo = pd.read_csv(out / "stepsize_quick_elbo.csv")
+    assert len(elbo) == len(before)
+    assert set(elbo.status[elbo.stepsize == 1e15]) == {"diverged"}
+    assert elbo.elbo[elbo.status == "diverged"].isna().all()
+    one = elbo[(elbo.family == "structured") & (elbo.seed == 1) & (elbo.stepsize == 1e-3)].iloc[0]
+    fit = tv.fit(
+        tv.load_problem("volatility-small"),
+        "structured",
+        tv.Adam(1e-3),
+        n_iterations=40,
+        elbo_every=10,
+        elbo_samples=16,
+        init_location=0.0,
+        init_scale=0.1,
+        seed=1,
+        engine="numpy",
+    )
+    trace = fit.elbo.set_index("iteration").elbo
+    assert one.elbo == pytest.approx(trace[40], abs=1e-3)
+    assert one.elbo_20 == pytest.approx(trace[20], abs=1e-3)
+    table = pd.read_csv(out / "trace_quick_elbo.csv")
+    assert set(table.iteration[table.family == "full-rank"]) == {10, 20}
+    assert set(table.iteration[table.family == "structured"]) == {10, 20, 30, 40}
+    assert np.isneginf(table["median"][table.stepsize == 1e15].to_numpy(float)).all()
+    assert "-> cannot be shown at this size" in text
+    assert "volatility-small, ELBO after 20 updates" in text
+    assert "diverged in 2 of 2 replications" in curves
+    for figure in ("stepsize", "trace"):
+        assert (out / f"{figure}_quick_elbo.png").read_bytes().startswith(b"\x89PNG")
+    (out / "stepsize_quick_elbo.png").unlink()
+    assert reproduce("stepsize", out=out, from_csv=True) == text
+    assert (out / "stepsize_quick_elbo.png").is_file()
+
+
+def test_only_missing_fits_are_made_and_the_table_is_the_same(out):
+    call = {"out": out, "engine": "numpy", "n_workers": 1, "progress": False}
+    reproduce("stepsize", **call)
+    table, before = (out / "stepsize_quick_elbo.csv").read_bytes(), state(out)
+    lost = next(path for path in before if "full-rank" in path.name)
+    lost.unlink()
+    reproduce("stepsize", **call)
+    after = state(out)
+    assert [path for path in after if after[path] != before[path]] == [lost]
+    assert (out / "stepsize_quick_elbo.csv").read_bytes() == table
+
+
+def test_what_is_there_can_be_taken_before_all_is_done(out):
+    lost = [path for path in state(out) if "mean-field" in path.name]
+    for path in lost:
+        path.unlink()
+    job = Job("stepsize", "quick", out, "numpy")
+    module = __import__("pyturingvi.reproduce.stepsize", fromlist=["collect"])
+    module.collect(job)
+    text = module.report(job)
+    assert f"{10 - len(lost)} of 10 fits are there" in text
+    assert f"{len(lost)} missing" in text
+    assert not any(path.exists() for path in lost)
+
+
+def test_cells_made_elsewhere_are_found(out, tmp_path):
+    (out / "cells").rename(tmp_path / "elsewhere")
+    text = reproduce(
+        "trace", out=tmp_path / "new", engine="numpy", n_workers=1, progress=False, cells=tmp_path / "elsewhere"
+    )
+    assert "volatility-small" in text
+    assert not (tmp_path / "new" / "cells").exists()
+
+
+def test_the_expectation_learns_from_the_fits_that_are_done(out, small):
+    from pyturingvi.sweeps.folder import SweepFolder
+    from pyturingvi.sweeps.grid import read_grid
+
+    cells = read_grid(realistic.grid_of(Job("stepsize", "quick", out, "numpy")))
+    folder = SweepFolder(out / "cells")
+    assert realistic.expectation(cells, folder, 2) == "all 10 fits are done already"
+    kept, lost = cells[0], cells[1]
+    for cell in cells[1:]:
+        folder.cell_file(cell.name).unlink()
+    timing = folder.timing_file(kept.name)
+    days = 3 * 86_400 * 2 * kept.cost / sum(cell.cost for cell in cells[1:])
+    timing.write_text(json.dumps({"seconds": days}))
+    assert lost.cost > 0
+    assert "9 of 10 fits to do, about 3.0 days on 2 processes" in realistic.expectation(cells, folder, 2)
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------
+def test_a_band_is_numpys_where_all_is_finite_and_counts_divergence_as_minus_infinity():
+    values = np.random.default_rng(0).normal(size=9)
+    expected = np.quantile(values, [0.5, 0.1, 0.9])
+    assert list(band(values).values()) == pytest.approx(list(expected))
+    assert band(np.array([3.0, -np.inf, 1.0, 2.0])) == pytest.approx({"median": 1.5, "q10": -np.inf, "q90": 2.7})
+    assert band(np.array([3.0, -np.inf, -np.inf, 2.0]))["median"] == -np.inf
+
+
+@pytest.mark.parametrize("n", [1, 7, 100, 101, 500, 5000])
+def test_a_thinned_curve_is_short_and_keeps_its_ends(n):
+    iterations = np.arange(100, 100 * n + 1, 100)
+    kept = realistic.thinned(iterations)
+    assert len(kept) <= 100
+    assert (kept[0], kept[-1]) == (iterations[0], iterations[-1])
+    assert set(kept) <= set(iterations)
+    assert (np.diff(kept) > 0).all()
