@@ -44,17 +44,37 @@ def panels(n_rows: int, n_columns: int) -> tuple[Figure, np.ndarray]:
     return figure, axes
 
 
-def draw_band(ax: Axes, x: np.ndarray, bands: list[dict[str, float]], family: str, marker: str | None = None) -> None:
-    """A family's curve of medians with its band; a cross at the bottom edge where the median fit has diverged."""
+def draw_band(
+    ax: Axes,
+    x: np.ndarray,
+    bands: list[dict[str, float]],
+    family: str,
+    marker: str | None = None,
+    below: float | None = None,
+) -> None:
+    """A family's curve of medians with its band; a cross at the bottom edge where the median fit has diverged.
+
+    With `below`, drawn is how far below this value the ELBO is, at least a nat, for an axis of `below_axis`.
+    """
     median, low, high = (np.array([b[name] for b in bands], dtype=float) for name in BAND)
     gone, colour = ~np.isfinite(median), COLOURS[family]
-    ax.plot(x, np.where(gone, np.nan, median), color=colour, marker=marker, ms=4, lw=1.4)
     # where a tenth has diverged the band reaches down to the lowest median
     floor = np.nanmin(np.where(gone, np.nan, median)) if not gone.all() else math.nan
-    low = np.where(np.isfinite(low), low, floor)
-    ax.fill_between(x, low, np.where(gone, np.nan, high), color=colour, alpha=0.25, lw=0)
+    median, high, low = np.where(gone, np.nan, median), np.where(gone, np.nan, high), np.fmax(low, floor)
+    if below is not None:
+        median, high, low = (np.fmax(below - values, 1.0) for values in (median, high, low))
+        median, high = np.where(gone, np.nan, median), np.where(gone, np.nan, high)
+    ax.plot(x, median, color=colour, marker=marker, ms=4, lw=1.4)
+    ax.fill_between(x, low, high, color=colour, alpha=0.25, lw=0)
     if gone.any():
         ax.plot(x[gone], np.full(gone.sum(), 0.03), "x", color=colour, transform=ax.get_xaxis_transform())
+
+
+def below_axis(ax: Axes, best: float) -> None:
+    """Logarithmic, best on top: for values that differ by a few nats here and by thousands there."""
+    ax.set_yscale("log")
+    ax.invert_yaxis()
+    ax.set_ylabel(f"nats below {best:.1f} (the best)")
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -128,8 +128,8 @@ class Sensitivity:
     loss : Quantity
         Best median minus that at the largest stepsize: what the noise of too large steps costs, while at the
         smallest stepsize a fit may just not have arrived.
-    best : float
-        The stepsize of the best median.
+    best, worst : float
+        The stepsizes of the best and the worst median.
     good : float
         Share of the stepsizes whose median is within `WITHIN` nats of the best.
     """
@@ -137,6 +137,7 @@ class Sensitivity:
     spread: Quantity
     loss: Quantity
     best: float
+    worst: float
     good: float
 
 
@@ -146,7 +147,7 @@ def sensitivity(curve: Mapping[float, Quantity]) -> Sensitivity:
     best, worst = _best(curve), min(values, key=lambda step: values[step])
     spread, loss = (_drop(curve[best], curve[step]) for step in (worst, max(curve)))
     good = np.mean([values[best] - value <= WITHIN for value in values.values()])
-    return Sensitivity(spread, loss, best, float(good))
+    return Sensitivity(spread, loss, best, worst, float(good))
 
 
 def _best(curve: Mapping[float, Quantity]) -> float:
@@ -172,12 +173,16 @@ def judge(elbo: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
-    for (problem, iteration), curves in comparisons(elbo).items():
+    compared = comparisons(elbo)
+    for (problem, iteration), curves in compared.items():
+        longest = max(there for name, there in compared if name == problem)
+        # what the longest runs tell is not told again at `EARLY`
+        settled = set() if iteration == longest else set(compared[problem, longest])
         for claim, judged in (
-            ("sensitivity", _judge_sensitivity(curves)),
+            ("sensitivity", _judge_sensitivity(curves, settled)),
             ("gap", _judge_gap(curves) if problem.startswith("rpoisson") else []),
             ("irt", _judge_irt(curves, problem) if problem.startswith(("irt-small", "irt-middle")) else []),
-            ("trade-off", _judge_trade_off(curves)),
+            ("trade-off", _judge_trade_off(curves, settled)),
         ):
             for quantity, measured, remark in judged:
                 row = {"claim": claim, "problem": problem, "iteration": iteration, "quantity": quantity}
@@ -203,14 +208,17 @@ def _verdict(measured: Quantity, remark: str, iteration: int, claim: str) -> dic
 _Judged = list[tuple[str, Quantity, str]]
 
 
-def _judge_sensitivity(curves: Curves) -> _Judged:
+def _judge_sensitivity(curves: Curves, settled: set[str]) -> _Judged:
     found: _Judged = []
     for more, less in (("full-rank", "structured"), ("structured", "mean-field")):
         shared = sorted(curves.get(more, {}).keys() & curves.get(less, {}).keys())
-        if len(shared) < 2:
+        if len(shared) < 2 or {more, less} <= settled:
             continue
         a, b = (sensitivity({step: curves[family][step] for step in shared}) for family in (more, less))
-        remark = f"{more} {a.spread.value:.1f}, {less} {b.spread.value:.1f}"
+        remark = ", ".join(
+            f"{family} {each.spread.value:.1f} with the worst at {each.worst:.3g}"
+            for family, each in ((more, a), (less, b))
+        )
         found.append((f"range over {len(shared)} stepsizes, {more} - {less}", a.spread - b.spread, remark))
         remark = f"{more} {a.loss.value:.1f}, {less} {b.loss.value:.1f}"
         found.append((f"loss at the largest stepsize, {more} - {less}", a.loss - b.loss, remark))
@@ -244,10 +252,10 @@ def _judge_irt(curves: Curves, problem: str) -> _Judged:
     return found
 
 
-def _judge_trade_off(curves: Curves) -> _Judged:
+def _judge_trade_off(curves: Curves, settled: set[str]) -> _Judged:
     found: _Judged = []
     for other in ("mean-field", "full-rank"):
-        if other in curves and "structured" in curves:
+        if other in curves and "structured" in curves and not {other, "structured"} <= settled:
             best = {family: _best(curves[family]) for family in (other, "structured")}
             measured = curves["structured"][best["structured"]] - curves[other][best[other]]
             words = f"best stepsizes {best['structured']:.3g} and {best[other]:.3g}"

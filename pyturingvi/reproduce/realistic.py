@@ -216,7 +216,8 @@ def trace_table(result: SweepResult) -> pd.DataFrame:
     for key, group in frame.groupby(keys, sort=False):
         words: dict[str, Any] = dict(zip(keys, key, strict=True))
         every = words.pop("elbo_every")
-        for iteration in thinned(np.arange(every, words["n_iterations"] + 1, every)):
+        iterations = np.arange(every, words["n_iterations"] + 1, every)
+        for iteration in np.union1d(thinned(iterations, _MOST_ITERATIONS - 1), iterations[iterations == EARLY]):
             values = np.array([_value_at(traces.get(cell), iteration) for cell in group.cell])
             rows.append({**words, "iteration": iteration, **band(values), "n": len(values)})
             rows[-1]["diverged"] = int(np.isneginf(values).sum())
@@ -244,6 +245,7 @@ def write(job: Job, result: SweepResult, table: pd.DataFrame) -> None:
     """Write the figure's table; then pass on a Ctrl-C, or tell how many fits failed."""
     table.to_csv(job.file("elbo"), index=False, float_format="%.8g")
     if result.status == "interrupted":
+        _tell(job, f"{result.counts['missing']} fits are left; the same call goes on from here")
         raise KeyboardInterrupt
     failed = result.counts["failed"]
     if failed and failed == len(result):

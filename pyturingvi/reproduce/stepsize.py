@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyturingvi.reproduce import realistic
-from pyturingvi.reproduce.bands import band, draw_band, panels, save
+from pyturingvi.reproduce.bands import band, below_axis, draw_band, panels, save
 from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, comparisons, judge, sensitivity, values_at
 from pyturingvi.reproduce.figure import Figure, Job
 
 if TYPE_CHECKING:
     import pandas as pd
+
+WIDE = 300.0  # nats between the medians of a panel, from which on its axis is logarithmic
 
 
 def compute(job: Job) -> None:
@@ -80,16 +82,24 @@ def _draw(elbo: pd.DataFrame, compared: dict[tuple[str, int], Curves], job: Job)
     """One panel a problem and iteration."""
     n_columns = min(3, max(len(compared), 1))
     figure, axes = panels(-(-max(len(compared), 1) // n_columns), n_columns)
-    for ax, (problem, iteration) in zip(axes.flat, compared, strict=False):
+    for ax, ((problem, iteration), curves) in zip(axes.flat, compared.items(), strict=False):
         ax.set_axis_on()
+        medians = np.array([median.value for curve in curves.values() for median in curve.values()])
+        medians = medians[np.isfinite(medians)]
+        wide = bool(medians.size) and bool(np.ptp(medians) > WIDE)
+        best = float(medians.max()) if wide else None
         frame = values_at(elbo[elbo.problem == problem], iteration)
         for family in realistic.FAMILIES:
             part = frame[frame.family == family]
             if len(part):
                 steps = np.sort(part.stepsize.unique())
                 bands = [band(part.value[part.stepsize == step].to_numpy()) for step in steps]
-                draw_band(ax, steps, bands, family, marker="o")
+                draw_band(ax, steps, bands, family, marker="o", below=best)
         ax.set(xscale="log", xlabel="stepsize", ylabel="ELBO (nats)")
+        if best is None:
+            ax.ticklabel_format(axis="y", useOffset=False)
+        else:
+            below_axis(ax, best)
         ax.set_title(f"{problem}, T = {iteration:,}", fontsize=10)
     figure.suptitle("ELBO after T updates: median and 80 % band over replications", fontsize=11)
     save(figure, job.file("elbo", ".png"))

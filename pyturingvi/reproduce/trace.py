@@ -93,13 +93,16 @@ def _panel(ax: Axes, here: pd.DataFrame) -> None:
             bands = [{name: float(row[name]) for name in BAND} for row in curve.to_dict("records")]
             draw_band(ax, curve.iteration.to_numpy(), bands, family)
             finals.append(bands[-1]["median"])
-    best = max(finals)
+    ax.ticklabel_format(axis="y", useOffset=False)
     shown = [value for value in finals if np.isfinite(value)]
     values = here["median"][np.isfinite(here["median"])]
-    if shown and best > values.min():
+    if shown and max(shown) > values.min():
         # the climb is thousands of nats where the families differ by a few
+        best = max(shown)
         below = max(3 * (best - min(shown)), SHOWN * (best - values.min()))
-        ax.set_ylim(min(shown) - below, max(values.max(), best) + 0.1 * below)
+        late = values[here.iteration >= 0.9 * here.iteration.max()]
+        if late.min() > min(shown) - below:  # else it goes on to the end, and is all there is to see
+            ax.set_ylim(min(shown) - below, max(values.max(), best) + 0.1 * below)
 
 
 FIGURE = Figure(
