@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from test_cli import run
 
 import pyturingvi as tv
 from pyturingvi.errors import InputError
-from pyturingvi.reproduce import realistic
+from pyturingvi.reproduce import realistic, stepsize
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import Job, figure_named, reproduce
 
@@ -191,12 +192,26 @@ def test_what_is_there_can_be_taken_before_all_is_done(out):
     for path in lost:
         path.unlink()
     job = Job("stepsize", "quick", out, "numpy")
-    module = __import__("pyturingvi.reproduce.stepsize", fromlist=["collect"])
-    module.collect(job)
-    text = module.report(job)
+    stepsize.collect(job)
+    text = stepsize.report(job)
     assert f"{10 - len(lost)} of 10 fits are there" in text
     assert f"{len(lost)} missing" in text
     assert not any(path.exists() for path in lost)
+
+
+def test_an_interrupted_sweep_leaves_the_table_of_what_is_done(tmp_path):
+    job, table = Job("stepsize", "quick", tmp_path, progress=False), pd.DataFrame({"elbo": [-1.5]})
+    with pytest.raises(KeyboardInterrupt):
+        realistic.write(job, SimpleNamespace(status="interrupted", counts={"missing": 1}), table)
+    assert pd.read_csv(job.file("elbo")).equals(table)
+
+
+def test_a_sweep_in_which_all_failed_is_an_error(tmp_path):
+    class Failed(list):
+        status, counts, out = "incomplete", {"failed": 3}, tmp_path
+
+    with pytest.raises(OutputError, match="All 3 fits failed"):
+        realistic.write(Job("stepsize", "quick", tmp_path), Failed(range(3)), pd.DataFrame({"elbo": []}))
 
 
 def test_cells_made_elsewhere_are_found(out, tmp_path):

@@ -1,7 +1,9 @@
 """The realistic experiments (section 4.2 and the appendix): the fits that the figures `stepsize` and `trace` share.
 
 The paper fits every problem with every family by Adam at six fixed stepsizes, T = 50,000, from N(0, 1e-2 I). Each fit
-is a cell of one sweep; the figures differ in what they read from its ELBO trace.
+is a cell of one sweep; the figures differ in what they read from its ELBO trace. On a cluster the sweep comes first,
+`tv.sweep(grid_of(Job("stepsize", "paper", Path())), executor, out=DIR)`, then
+`pyturingvi reproduce stepsize --preset paper --cells DIR`.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ PRESETS: dict[str, tuple[str, Callable[[Job], Grid]]] = {
         laptop_grid,
     ),
     "paper": (
-        "the nine problems, all stepsizes, T = 50,000, eight seeds (four for trace); weeks, said before it starts",
+        "the nine problems, all stepsizes, T = 50,000, eight seeds (four for trace); weeks, as it says before it starts",
         paper_grid,
     ),
 }
