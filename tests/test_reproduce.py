@@ -10,7 +10,7 @@ import pytest
 from test_cli import run
 
 import pyturingvi as tv
-from pyturingvi.errors import InputError
+from pyturingvi.errors import InputError, OutputError
 from pyturingvi.reproduce import realistic, stepsize
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import Job, figure_named, reproduce

@@ -112,7 +112,7 @@ PRESETS: dict[str, tuple[str, Callable[[Job], Grid]]] = {
         laptop_grid,
     ),
     "paper": (
-        "the nine problems, all stepsizes, T = 50,000, eight seeds (four for trace); weeks, as it says before it starts",
+        "the nine problems, all stepsizes, T = 50,000, eight seeds (four for trace); weeks, which it says first",
         paper_grid,
     ),
 }
