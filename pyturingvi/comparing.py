@@ -246,8 +246,9 @@ class _Progress:
             self._bar.set_postfix_str(words, refresh=False)
             self._bar.update(n_before)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: object, *_: object) -> None:
         if self._bar is not None:
+            self._bar.update(0 if failure else 1)
             self._bar.close()
 
 

@@ -15,14 +15,14 @@ from pyturingvi.families.full_rank import FullRank
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.rules import Adam, ProximalSGD, Rule
 
-# the recorded paths, as `record.py` made them: their names in the file, and the settings behind these
-_FAMILIES: dict[str, Family] = {
+# the recorded paths: their names in the file, and what `tests/julia_reference/record.py` runs under these
+FAMILIES: dict[str, Family] = {
     "mean-field": MeanField(),
     "structured": Structured(),
     "structured-ns": Structured(standardized=False),
     "full-rank": FullRank(),
 }
-_RULES: dict[str, Rule] = {"adam": Adam(1e-2), "proximal_sgd": ProximalSGD(1e-4)}
+RULES: dict[str, Rule] = {"adam": Adam(1e-2), "proximal_sgd": ProximalSGD(1e-4)}
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class RecordedReference:
 
     def path(self, family: Family, rule: str) -> RecordedPath | None:
         """The run of this family and this kind of rule, or None where none was recorded."""
-        for family_key, known in _FAMILIES.items():
-            for rule_key, settings in _RULES.items():
+        for family_key, known in FAMILIES.items():
+            for rule_key, settings in RULES.items():
                 if known.config() == family.config() and settings.name == rule:
                     elbo = self._of_paths.get(f"{self.kind}.{family_key}.elbo") if rule == "adam" else None
                     last = None if elbo is None else (int(elbo[-1, 0]), float(elbo[-1, 1]), float(elbo[-1, 2]))
