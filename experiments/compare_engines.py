@@ -23,12 +23,12 @@ import pyturingvi as tv
 
 RESULTS = Path(__file__).parent / "results"
 MODELS: dict[str, Callable[[], tv.models.Model]] = {
-    "gaussian": lambda: tv.models.IsotropicGaussian(100),
+    "gaussian": lambda: tv.models.IsotropicGaussian(20),
     "rpoisson-small": lambda: tv.load_problem("rpoisson-small"),
     "volatility-small": lambda: tv.load_problem("volatility-small"),
     "irt-small-simulated": lambda: tv.load_problem("irt-small", simulated=True),
 }
-N_RUNS = {"gaussian": 20, "rpoisson-small": 5, "volatility-small": 5, "irt-small-simulated": 4}
+N_RUNS = {"gaussian": 5, "rpoisson-small": 5, "volatility-small": 5, "irt-small-simulated": 3}
 
 
 def draw_again(name: str) -> tv.Comparison:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyturingvi.arguments import whole_number
 from pyturingvi.array_namespace import DTYPES
 from pyturingvi.comparisons import measures
 from pyturingvi.comparisons.measures import Row, Side, family_words
+from pyturingvi.comparisons.plan import Plan, chosen_families, read_rules
 from pyturingvi.comparisons.recorded import RecordedReference
 from pyturingvi.comparisons.result import Comparison
 from pyturingvi.errors import EngineError, InputError, MemoryLimitError, unknown_name
-from pyturingvi.families import Family, get_family
-from pyturingvi.memory import available_memory, check_memory, fit_bytes
+from pyturingvi.families import Family
+from pyturingvi.memory import available_memory
 from pyturingvi.models.base import Model
-from pyturingvi.optimize.rules import RULES, Rule, get_rule
+from pyturingvi.optimize.rules import Rule
 from pyturingvi.problems import load_problem
 
 if TYPE_CHECKING:
     from pyturingvi.julia_runtime import Runtime
 
 _ELBO_SAMPLES = 2_048
-_MOST_PARAMS = 20_000_000  # of a family that is compared: beyond it, hundreds of updates take many minutes
 _TIMED_SECONDS = 0.4  # of a fit that is timed
 
 
@@ -106,8 +106,8 @@ def compare(
     """
     if reference not in (None, "julia", "recorded"):
         raise unknown_name("reference", reference, ["julia", "recorded"])
-    chosen = _chosen_families(families)
-    plan = _Plan(
+    chosen = chosen_families(families)
+    plan = Plan(
         n_points=whole_number("n_points", n_points, 1),
         n_iterations=whole_number("n_iterations", n_iterations, 1),
         fit_iterations=None if fit_iterations is None else whole_number("fit_iterations", fit_iterations, 1),
@@ -119,85 +119,16 @@ def compare(
     )
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
-    _read_rules(optimizers, stepsize, 1)  # refused before data are loaded
+    read_rules(optimizers, stepsize, 1)  # refused before data are loaded
     target = _checked_model(model, data_dir, simulated, plan.seed)
-    rules = _read_rules(optimizers, stepsize, max(target.layout.n_local, 1))
+    rules = read_rules(optimizers, stepsize, max(target.layout.n_local, 1))
     runtime, why = (None, "asked for") if reference == "recorded" else _julia(reference == "julia")
     plan = replace(plan, families=chosen, rules=rules)
     with _Progress(plan.n_steps, progress) as step:
         return _recorded(target, plan, why, step) if runtime is None else _live(target, plan, runtime, step)
 
 
-# ---- what is to be done -------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class _Plan:
-    n_points: int
-    n_iterations: int
-    fit_iterations: int | None
-    n_runs: int
-    n_samples: int
-    dtype: str
-    seed: int
-    n_threads: int
-    families: tuple[Family, ...] = ()
-    rules: tuple[Rule, ...] = ()
-
-    @property
-    def n_steps(self) -> int:
-        return 1 + len(self.families) * (len(self.rules) + 2)
-
-    def updates_of(self, family: Family, model: Model) -> int:
-        """Updates of a run with own noise, fewer for a large family."""
-        if self.fit_iterations is not None:
-            return self.fit_iterations
-        return min(2_000, max(50, 200_000_000 // family.n_params(model.layout)))
-
-    def reason_to_skip(self, family: Family, model: Model) -> str:
-        """Why a family is not compared on a model, or an empty string."""
-        p = family.n_params(model.layout)
-        if p > _MOST_PARAMS:
-            return f"p = {p:,} parameters: hundreds of updates in both engines would take too long"
-        needed = fit_bytes(family, model.layout, 8, 2, self.n_samples)
-        try:
-            check_memory(needed, None, "cpu", family, model.layout)
-        except MemoryLimitError:
-            return f"p = {p:,} parameters need {needed / 2**30:.1f} GiB, more than is free"
-        return ""
-
-
-def _chosen_families(families: Any) -> tuple[Family, ...]:
-    if isinstance(families, str | Family) or not isinstance(families, Iterable):
-        families = [families]
-    chosen = tuple(get_family(family) for family in families)
-    _check_names("families", [family_words(family) for family in chosen])
-    return chosen
-
-
-def _check_names(argument: str, names: Sequence[str]) -> None:
-    if not names:
-        raise InputError(f"{argument} is empty; name at least one.")
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"{argument} names {name!r} twice; the report has one place for it.")
-
-
-def _read_rules(optimizers: Any, stepsize: Any, n_local: int) -> tuple[Rule, ...]:
-    if isinstance(optimizers, str | Rule) or not isinstance(optimizers, Iterable):
-        optimizers = [optimizers]
-    rules = []
-    for optimizer in optimizers:
-        if not isinstance(optimizer, str):
-            rule = get_rule(optimizer)
-            rules.append(rule if stepsize is None else replace(rule, stepsize=stepsize))
-            continue
-        if optimizer not in RULES:
-            raise unknown_name("optimizer", optimizer, RULES)
-        usual = 1e-3 if optimizer == "adam" else 1e-2 / n_local
-        rules.append(RULES[optimizer](usual if stepsize is None else stepsize))
-    _check_names("optimizers", [rule.name for rule in rules])
-    return tuple(rules)
-
-
+# ---- what it is done on -------------------------------------------------------------------------------------
 def _checked_model(model: Any, data_dir: Any, simulated: bool, seed: int) -> Model:
     if isinstance(model, str):
         return load_problem(model, data_dir=data_dir, simulated=simulated, seed=seed)
@@ -253,7 +184,7 @@ class _Progress:
 
 
 # ---- doing it -----------------------------------------------------------------------------------------------
-def _live(model: Model, plan: _Plan, runtime: Runtime, step: _Progress) -> Comparison:
+def _live(model: Model, plan: Plan, runtime: Runtime, step: _Progress) -> Comparison:
     sides = tuple(Side(engine, plan.n_threads, plan.dtype) for engine in ("numpy", "julia"))
     _check_noise_memory(model, plan)
     step("points", 0)
@@ -275,7 +206,7 @@ def _live(model: Model, plan: _Plan, runtime: Runtime, step: _Progress) -> Compa
     return Comparison(_in_order(rows), f"live Julia {runtime.version}", model.label, _remarks(model, plan))
 
 
-def _recorded(model: Model, plan: _Plan, why: str, step: _Progress) -> Comparison:
+def _recorded(model: Model, plan: Plan, why: str, step: _Progress) -> Comparison:
     record, here = RecordedReference(model.name), Side("numpy", plan.n_threads, plan.dtype)
     small = record.model()
     step("points", 0)
@@ -319,7 +250,7 @@ def _recorded_path(record: RecordedReference, small: Model, here: Side, family: 
     return rows
 
 
-def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: _Plan, step: _Progress) -> list[Row]:
+def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: Plan, step: _Progress) -> list[Row]:
     rule, updates = plan.rules[0], plan.updates_of(family, model)
     step(f"{family.name}, ELBO")
     settings: Row = {"n_samples": plan.n_samples, "elbo_samples": _ELBO_SAMPLES}
@@ -340,7 +271,7 @@ def _skipped(model: Model, family: Family, reason: str) -> Row:
     return measures.row("skipped", model, "all", family=family_words(family), note=reason)
 
 
-def _check_noise_memory(model: Model, plan: _Plan) -> None:
+def _check_noise_memory(model: Model, plan: Plan) -> None:
     needed = 8 * plan.n_iterations * plan.n_samples * model.dim
     if needed > available_memory():
         raise MemoryLimitError(
@@ -354,7 +285,7 @@ def _in_order(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: ["points", "path", "elbo", "time", "skipped"].index(row["part"]))
 
 
-def _remarks(model: Model, plan: _Plan) -> list[str]:
+def _remarks(model: Model, plan: Plan) -> list[str]:
     layout = model.layout
     sizes = f"N = {layout.n_local:,} local variables, d = {model.dim:,} coordinates"
     return [

@@ -252,7 +252,8 @@ def time_row(sides: Iterable[Side], model: Model, family: Family, rule: Rule, n_
     lengths = {}
     for side in sides:
         n, _ = 9, run(side, 3)
-        while run(side, n) < seconds / 2 and n < 200_000:
+        start = min(run(side, 3) for _ in range(2))
+        while run(side, n) - start < seconds / 2 and n < 200_000:
             n *= 3
         lengths[side.engine] = n
     least = {(engine, n): math.inf for engine, longest in lengths.items() for n in (3, longest)}
