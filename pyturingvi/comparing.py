@@ -122,7 +122,7 @@ def compare(
     read_rules(optimizers, stepsize, 1)  # refused before data are loaded
     target = _checked_model(model, data_dir, simulated, plan.seed)
     rules = read_rules(optimizers, stepsize, max(target.layout.n_local, 1))
-    runtime, why = (None, "asked for") if reference == "recorded" else _julia(reference == "julia")
+    runtime, why = (None, "the record was asked for") if reference == "recorded" else _julia(reference == "julia")
     plan = replace(plan, families=chosen, rules=rules)
     with _Progress(plan.n_steps, progress) as step:
         return _recorded(target, plan, why, step) if runtime is None else _live(target, plan, runtime, step)

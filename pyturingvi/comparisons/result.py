@@ -87,7 +87,7 @@ class Comparison:
         for part, title in _PARTS.items():
             chosen = self._frame[self._frame["part"] == part]
             if not chosen.empty:
-                lines += [f"### {title}", "", *_markdown(chosen, part), ""]
+                lines += [f"### {title}", "", *_markdown(chosen, part, self.label), ""]
         return "\n".join(lines)
 
     def plot(self, target: Any = None) -> Figure:
@@ -193,6 +193,8 @@ def comparison_targets(folder: str | os.PathLike[str], label: str) -> list[Path]
 
 def _plot_engines(ax: Axes, rows: pd.DataFrame, label: str, errors: bool) -> None:
     """Both engines side by side, family after family; ELBOs relative to the mean of the two."""
+    if rows[["numpy", "julia"]].notna().all(axis=1).any():  # beside a record, ELBOs of numpy alone are of another model
+        rows = rows.dropna(subset=["numpy", "julia"])
     families = list(dict.fromkeys(rows["family"]))
     for shift, (engine, colour) in zip((-0.12, 0.12), _ENGINE_COLOURS.items(), strict=True):
         x = np.array([families.index(family) for family in rows["family"]]) + shift
@@ -218,7 +220,7 @@ def _write_text(stream: IO[bytes], text: str) -> None:
 
 
 _SHOWN = {
-    "points": ["model", "quantity", "numpy", "julia", "difference", "tolerance", "agrees", "note"],
+    "points": ["quantity", "numpy", "julia", "difference", "tolerance", "agrees", "note"],
     "path": ["family", "optimizer", "tolerance", "agrees", "note"],
     "elbo": ["family", "optimizer", "iteration", "numpy", "julia", "difference", "tolerance", "agrees", "note"],
     "time": ["family", "optimizer", "numpy", "julia", "difference", "note"],
@@ -226,10 +228,10 @@ _SHOWN = {
 }
 
 
-def _markdown(rows: pd.DataFrame, part: str) -> list[str]:
+def _markdown(rows: pd.DataFrame, part: str, label: str) -> list[str]:
     """A part's table; the updates of a path stand side by side."""
     columns = list(_SHOWN[part])
-    if part != "points" and rows["model"].nunique() > 1:
+    if (rows["model"] != label).any():  # the record's small case
         columns.insert(0, "model")
     records = rows.to_dict("records")
     if part == "path":
