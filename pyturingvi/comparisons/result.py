@@ -211,6 +211,8 @@ def _plot_engines(ax: Axes, rows: pd.DataFrame, label: str, errors: bool) -> Non
     ax.set_ylabel(f"{label} minus the mean of both" if errors else label)
     if errors:
         ax.set_title("bars: one standard error", fontsize=8)
+    elif rows["note"].str.contains("no measure").any():
+        ax.set_title("other processes ran meanwhile: no measure", fontsize=8)
     if len(rows):
         ax.legend(fontsize=8)
 
