@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyturingvi import data, errors, models, theory
+    from pyturingvi.comparing import compare
+    from pyturingvi.comparisons.result import Comparison
     from pyturingvi.errors import PyTuringVIError
     from pyturingvi.families import FullRank, MeanField, Structured
     from pyturingvi.fitting import fit
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 # Loaded on first use, so that importing the package imports no heavy library.
 _WHERE = {
     "Adam": "optimize.rules",
+    "Comparison": "comparisons.result",
     "Fit": "result",
     "FullRank": "families",
     "Layout": "layout",
@@ -36,6 +39,7 @@ _WHERE = {
     "SGD": "optimize.rules",
     "Structured": "families",
     "SweepResult": "sweeps.result",
+    "compare": "comparing",
     "fit": "fitting",
     "list_problems": "problems",
     "load_fit": "result",
@@ -51,6 +55,7 @@ _MODULES = ("data", "errors", "models", "theory")
 __all__ = [
     "SGD",
     "Adam",
+    "Comparison",
     "Fit",
     "FullRank",
     "Layout",
@@ -62,6 +67,7 @@ __all__ = [
     "PyTuringVIError",
     "Structured",
     "SweepResult",
+    "compare",
     "data",
     "errors",
     "fit",

@@ -170,6 +170,37 @@ def reproduce(
 
 
 @app.command()
+def compare(
+    problem: Annotated[str, typer.Argument(help="A name from `pyturingvi problems`.")],
+    families: Annotated[str, typer.Option(help="Names with commas between them.")] = "mean-field,structured,full-rank",
+    iterations: Annotated[int, typer.Option(help="Updates with the same noise in both engines.")] = 200,
+    runs: Annotated[int, typer.Option(help="Runs of each engine with noise of its own.")] = 5,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers again, times apart.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder to write the report to: CSV, Markdown, PNG.")] = None,
+    data_dir: DataDir = None,
+    simulated: Simulated = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Compare the embedded engine with Julia, or without Julia with its recorded runs, and print the report.
+
+    Exit code 0 means that everything agrees that was judged, 1 that something does not, 2 that an argument was refused.
+    """
+    import pyturingvi as tv
+    from pyturingvi.comparisons.result import comparison_targets
+
+    names = [name.strip() for name in families.split(",")]
+    model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
+    if out is not None:
+        comparison_targets(out, model.label)
+    found = tv.compare(model, names, n_iterations=iterations, n_runs=runs, seed=seed, progress=not quiet)
+    typer.echo(found.to_markdown())
+    for path in [] if out is None else found.save(out):
+        typer.echo(f"wrote {path}")
+    if not found.agrees:
+        raise typer.Exit(EXIT_UNUSABLE)
+
+
+@app.command()
 def setup(
     julia: Annotated[str | None, typer.Option(help="Julia executable of yours, to use instead of installing.")] = None,
     project: Annotated[Path | None, typer.Option(help="Folder of the Julia project with the packages for it.")] = None,

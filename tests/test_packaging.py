@@ -1,4 +1,4 @@
-"""The wheel and the source distribution carry the Julia code."""
+"""The wheel and the source distribution carry the Julia code and what Julia was recorded to give."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def files_below(folder: Path, *left_out: str) -> set[str]:
     return {str(path) for path in found if path.parts[0] not in left_out and not path.name.startswith("Manifest")}
 
 
-def test_an_unpacked_wheel_uses_the_julia_code_inside_it(tmp_path: Path) -> None:
+def test_an_unpacked_wheel_uses_the_julia_code_and_the_record_inside_it(tmp_path: Path) -> None:
     with zipfile.ZipFile(build("wheel", CLONE, tmp_path)) as wheel:
         wheel.extractall(tmp_path / "site")
     inside = tmp_path / "site" / "pyturingvi"
@@ -39,10 +39,13 @@ def test_an_unpacked_wheel_uses_the_julia_code_inside_it(tmp_path: Path) -> None
 import sys
 sys.path.insert(0, {str(tmp_path / "site")!r})
 from pyturingvi.julia_environment import juliapkg_table, source_directory
-print(source_directory(), "Zygote" in juliapkg_table()["packages"])
+from pyturingvi.comparisons.recorded import RecordedReference, reference_directory
+print(source_directory(), "Zygote" in juliapkg_table()["packages"], reference_directory())
+assert len(RecordedReference("irt").points()) == 3
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(inside / "julia"), "True"]
+    assert done.stdout.split() == [str(inside / "julia"), "True", str(inside / "julia_reference")]
+    assert files_below(inside / "julia_reference") == {"models.npz", "paths.npz"}
 
 
 def test_the_source_distribution_gives_the_same_wheel(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ Needs a Julia environment (`pyturingvi setup`):
 Writes `models.npz`: for each model its data, three unconstrained points, Julia's log density at them and Zygote's
 gradient of it; and `paths.npz`: for each model and family the flat parameters after 200 updates of Adam and of
 proximal SGD along given noise, and the ELBO trace of the Adam run (4,096 draws an estimate, Julia's own). Under
-`about` stand the versions and the date.
+`about` stand the versions and the date. A wheel carries both files: without Julia, `tv.compare` compares with them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,12 @@ from typing import Any
 import numpy as np
 
 import pyturingvi as tv
+from pyturingvi.comparisons.recorded import FAMILIES, RULES
 from pyturingvi.data.simulate import simulate_irt, simulate_rpoisson, simulate_volatility
 from pyturingvi.engines.julia_engine import julia_model
 
 HERE = Path(__file__).parent
 N_UPDATES, N_SAMPLES, ELBO_EVERY, ELBO_SAMPLES = 200, 2, 50, 4096
-RULES = {"adam": tv.Adam(1e-2), "proximal_sgd": tv.ProximalSGD(1e-4)}
-FAMILIES = {
-    "mean-field": tv.MeanField(),
-    "structured": tv.Structured(),
-    "structured-ns": tv.Structured(standardized=False),
-    "full-rank": tv.FullRank(),
-}
 
 
 def data_of_models() -> dict[str, dict[str, np.ndarray]]:

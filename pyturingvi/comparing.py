@@ -1,0 +1,293 @@
+"""`compare()`: the cross-language report, the embedded engine beside Julia on one problem."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyturingvi.arguments import whole_number
+from pyturingvi.array_namespace import DTYPES
+from pyturingvi.comparisons import measures
+from pyturingvi.comparisons.measures import Row, Side, family_words
+from pyturingvi.comparisons.plan import Plan, chosen_families, read_rules
+from pyturingvi.comparisons.recorded import RecordedReference
+from pyturingvi.comparisons.result import Comparison
+from pyturingvi.errors import EngineError, InputError, MemoryLimitError, unknown_name
+from pyturingvi.families import Family
+from pyturingvi.memory import available_memory
+from pyturingvi.models.base import Model
+from pyturingvi.optimize.rules import Rule
+from pyturingvi.problems import load_problem
+
+if TYPE_CHECKING:
+    from pyturingvi.julia_runtime import Runtime
+
+_ELBO_SAMPLES = 2_048
+_TIMED_SECONDS = 0.4  # of a fit that is timed
+
+
+def compare(
+    model: str | Model,
+    families: Sequence[str | Family] = ("mean-field", "structured", "full-rank"),
+    *,
+    n_points: int = 5,
+    n_iterations: int = 200,
+    fit_iterations: int | None = None,
+    n_runs: int = 5,
+    stepsize: float | None = None,
+    n_samples: int = 8,
+    optimizers: Sequence[str | Rule] = ("adam", "proximal-sgd"),
+    dtype: str = "float64",
+    seed: int = 0,
+    n_threads: int = 1,
+    reference: str | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    simulated: bool = False,
+    progress: bool = True,
+) -> Comparison:
+    """Compare the embedded engine with Julia on one problem.
+
+    Four parts: (1) log densities and gradients at random points; (2) parameters along the same noise, after 1 update
+    and more, for each family and optimizer; (3) the final ELBO of `n_runs` runs of each engine with noise of its own;
+    (4) milliseconds an update. In float64 the engines agree if log densities and gradients are equal to a relative
+    1e-10, parameters after 200 updates to 1e-8 of the largest, and mean ELBOs to 4 standard errors of their
+    difference. Time gets no verdict, nor do parameters in float32: there each engine rounds in an order of its own,
+    and Adam, which divides by the gradient's size, makes full steps of components that are rounding error.
+
+    Where Julia cannot be used, the embedded engine is compared with recorded runs of Julia on a small case of the
+    same kind of model, with the settings of the record, in parts 1 and 2; parts 3 and 4 then show the embedded engine
+    alone. The report's first line says so.
+
+    Parameters
+    ----------
+    model : str or Model
+        A name from `tv.list_problems()`, or a bundled model.
+    families : sequence of {"mean-field", "structured", "full-rank"} or Family
+        One with more than 20 million parameters, or that does not fit in memory, is skipped, and the report says so.
+    n_points : int
+        Points in part 1, from N(0, 0.5^2 I) in unconstrained space.
+    n_iterations : int
+        Updates in part 2; the verdict is on the first 200.
+    fit_iterations : int, optional
+        Updates in part 3; by default 2,000, fewer (down to 50) above 100,000 parameters.
+    n_runs : int
+        Runs of each engine in part 3, at least 2, with the seeds `seed`, `seed + 1`, ...
+    stepsize : float, optional
+        By default 1e-3 for Adam and 0.01/N for the other rules, whose gradients grow with the data.
+    n_samples : int
+        Monte Carlo samples M in each gradient.
+    optimizers : sequence of str or Rule
+        Rules in part 2, one of each kind, by name or as objects with stepsizes of their own. Parts 3 and 4 use the
+        first.
+    dtype : {"float64", "float32"}
+        Of the fits; points are compared in float64.
+    seed : int
+        Of points, noise and runs, and of a problem's data. The same seed gives the same figures again, times apart.
+    n_threads : int
+        Threads of the embedded engine; Julia has one.
+    reference : {None, "julia", "recorded"}
+        Julia itself, or the record; None is Julia where it is set up and starts.
+    data_dir, simulated
+        As in `tv.load_problem`, for a problem's name.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    InputError, EngineError, MemoryLimitError
+        Before any work, for an argument that cannot be used. A model of your own exists in one language only.
+    """
+    if reference not in (None, "julia", "recorded"):
+        raise unknown_name("reference", reference, ["julia", "recorded"])
+    chosen = chosen_families(families)
+    plan = Plan(
+        n_points=whole_number("n_points", n_points, 1),
+        n_iterations=whole_number("n_iterations", n_iterations, 1),
+        fit_iterations=None if fit_iterations is None else whole_number("fit_iterations", fit_iterations, 1),
+        n_runs=whole_number("n_runs", n_runs, 2),
+        n_samples=whole_number("n_samples", n_samples, 1),
+        dtype=dtype,
+        seed=whole_number("seed", seed, 0, None),
+        n_threads=whole_number("n_threads", n_threads, 1),
+    )
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES)
+    read_rules(optimizers, stepsize, 1)  # refused before data are loaded
+    target = _checked_model(model, data_dir, simulated, plan.seed)
+    rules = read_rules(optimizers, stepsize, max(target.layout.n_local, 1))
+    runtime, why = (None, "the record was asked for") if reference == "recorded" else _julia(reference == "julia")
+    plan = replace(plan, families=chosen, rules=rules)
+    with _Progress(plan.n_steps, progress) as step:
+        return _recorded(target, plan, why, step) if runtime is None else _live(target, plan, runtime, step)
+
+
+# ---- what it is done on -------------------------------------------------------------------------------------
+def _checked_model(model: Any, data_dir: Any, simulated: bool, seed: int) -> Model:
+    if isinstance(model, str):
+        return load_problem(model, data_dir=data_dir, simulated=simulated, seed=seed)
+    if not isinstance(model, Model):
+        raise InputError(f"compare: model must be a problem's name or one of tv.models, got {type(model).__name__!r}.")
+    if data_dir is not None or simulated:
+        raise InputError("compare: data_dir and simulated go with a problem's name, not with a model.")
+    if model.name not in ("gaussian", "rpoisson", "irt", "volatility"):
+        only = "a Turing model runs in Julia only" if model.name == "turing" else "a Python function runs in numpy only"
+        raise InputError(
+            f"compare: {only}, so there is nothing to compare it with. Write the model in both languages and compare "
+            "two fits, or give a bundled model or a problem's name."
+        )
+    return model
+
+
+def _julia(demanded: bool) -> tuple[Runtime | None, str]:
+    """The started Julia, or None and why there is none."""
+    from pyturingvi.julia_runtime import start_julia
+
+    try:
+        return start_julia(), ""
+    except EngineError as error:
+        if demanded:
+            raise EngineError(f"reference='julia': {error}") from None
+        return None, str(error)
+
+
+class _Progress:
+    """A bar of measurements."""
+
+    def __init__(self, n_steps: int, show: bool) -> None:
+        self._n, self._show = n_steps, show
+        self._bar: Any = None
+
+    def __enter__(self) -> _Progress:
+        if self._show:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=self._n, desc="compare", unit="step", file=sys.stderr, dynamic_ncols=True)
+        return self
+
+    def __call__(self, words: str, n_before: int = 1) -> None:
+        """Begin a measurement, `n_before` steps after the last one began."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(words, refresh=False)
+            self._bar.update(n_before)
+
+    def __exit__(self, failure: object, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.update(0 if failure else 1)
+            self._bar.close()
+
+
+# ---- doing it -----------------------------------------------------------------------------------------------
+def _live(model: Model, plan: Plan, runtime: Runtime, step: _Progress) -> Comparison:
+    sides = tuple(Side(engine, plan.n_threads, plan.dtype) for engine in ("numpy", "julia"))
+    _check_noise_memory(model, plan)
+    step("points", 0)
+    points = measures.draw_points(model, plan.n_points, plan.seed)
+    found = [side.log_density_and_gradient(model, points) for side in sides]
+    rows = measures.point_rows(model, found[0], found[1])
+    for family in plan.families:
+        if reason := plan.reason_to_skip(family, model):
+            rows.append(_skipped(model, family, reason))
+            step("skipped", len(plan.rules) + 2)
+            continue
+        noise = measures.path_noise(model, family, plan.n_iterations, plan.n_samples, plan.seed)
+        for rule in plan.rules:
+            step(f"{family.name}, path of {rule.name}")
+            stops = measures.path_stops(plan.n_iterations)
+            rows += measures.path_rows((sides[0], sides[1]), model, family, rule, noise, stops)
+        del noise
+        rows += _own_noise(sides, model, family, plan, step)
+    return Comparison(_in_order(rows), f"live Julia {runtime.version}", model.label, _remarks(model, plan))
+
+
+def _recorded(model: Model, plan: Plan, why: str, step: _Progress) -> Comparison:
+    record, here = RecordedReference(model.name), Side("numpy", plan.n_threads, plan.dtype)
+    small = record.model()
+    step("points", 0)
+    points, *expected = record.points()
+    rows = measures.point_rows(small, here.log_density_and_gradient(small, points), (expected[0], expected[1]))
+    for family in plan.families:
+        for rule in plan.rules:
+            step(f"{family.name}, path of {rule.name}")
+            rows += _recorded_path(record, small, here, family, rule.name)
+        if reason := plan.reason_to_skip(family, model):
+            rows.append(_skipped(model, family, f"ELBO and time: {reason}"))
+            step("skipped", 2)
+            continue
+        rows += _own_noise((here,), model, family, plan, step)
+    remarks = [
+        f"Julia is not used: {why.rstrip('.')}.",
+        f"Points and paths are those of the record's small case of the same kind of model, {small.label}, with the "
+        f"record's settings; ELBO and time of the numpy engine alone are those of {model.label}.",
+        *_remarks(model, plan),
+    ]
+    return Comparison(_in_order(rows), record.source, model.label, remarks)
+
+
+def _recorded_path(record: RecordedReference, small: Model, here: Side, family: Family, rule: str) -> list[Row]:
+    path = record.path(family, rule)
+    entries: Row = {"family": family_words(family), "optimizer": rule}
+    if path is None:
+        return [measures.row("path", small, "parameters", note="not recorded: not available without Julia", **entries)]
+    n_iterations, n_samples, _ = path.noise.shape
+    settings: Row = {"n_samples": n_samples, "noise": path.noise, "elbo_samples": 4 * _ELBO_SAMPLES}
+    found = here.fit(small, path.family, path.rule, n_iterations, **settings)
+    one = measures.path_row(small, family, path.rule, n_iterations, found, path.params, n_iterations, True)
+    words = f"M = {n_samples}, {measures.rule_words(path.rule)}"
+    one["note"] = "; ".join(filter(None, [words, one["note"]]))
+    rows = [one]
+    if path.elbo is not None:
+        iteration, *julia = path.elbo
+        runs = ([measures.final_elbo(found)], [(julia[0], julia[1])])
+        note = "at the end of the recorded path, from draws of its own"
+        rows.append(measures.elbo_row(small, family, path.rule, "ELBO", iteration, runs, note))
+    return rows
+
+
+def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: Plan, step: _Progress) -> list[Row]:
+    rule, updates = plan.rules[0], plan.updates_of(family, model)
+    step(f"{family.name}, ELBO")
+    settings: Row = {"n_samples": plan.n_samples, "elbo_samples": _ELBO_SAMPLES}
+    runs: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
+    for k in range(plan.n_runs):
+        for side, place in zip(sides, runs, strict=False):
+            found = side.fit(model, family, rule, updates, seed=plan.seed + k, **settings)
+            place.append(measures.final_elbo(found))
+    note = f"{plan.n_runs} runs, {measures.rule_words(rule)}, M = {plan.n_samples}, {_ELBO_SAMPLES:,} draws"
+    if len(sides) == 1:
+        note += "; Julia: not available"
+    elbo = measures.elbo_row(model, family, rule, "mean final ELBO", updates, runs, note)
+    step(f"{family.name}, time")
+    return [elbo, measures.time_row(sides, model, family, rule, plan.n_samples, _TIMED_SECONDS)]
+
+
+def _skipped(model: Model, family: Family, reason: str) -> Row:
+    return measures.row("skipped", model, "all", family=family_words(family), note=reason)
+
+
+def _check_noise_memory(model: Model, plan: Plan) -> None:
+    needed = 8 * plan.n_iterations * plan.n_samples * model.dim
+    if needed > available_memory():
+        raise MemoryLimitError(
+            f"compare: noise of (n_iterations, n_samples, d) = {(plan.n_iterations, plan.n_samples, model.dim)} takes "
+            f"{needed / 2**30:.1f} GiB, more than is free; choose a smaller n_iterations."
+        )
+
+
+def _in_order(rows: list[Row]) -> list[Row]:
+    """The rows, part after part."""
+    return sorted(rows, key=lambda row: ["points", "path", "elbo", "time", "skipped"].index(row["part"]))
+
+
+def _remarks(model: Model, plan: Plan) -> list[str]:
+    layout = model.layout
+    sizes = f"N = {layout.n_local:,} local variables, d = {model.dim:,} coordinates"
+    return [
+        f"{model.label}: {sizes}; {plan.dtype}, seed {plan.seed}, {plan.n_threads} thread(s) of numpy, one of Julia."
+    ]

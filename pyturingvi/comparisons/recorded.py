@@ -1,0 +1,116 @@
+"""What real Julia runs gave, kept for a machine without Julia: small cases of the four bundled models."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.errors import DataError
+from pyturingvi.families import Family, MeanField, Structured
+from pyturingvi.families.full_rank import FullRank
+from pyturingvi.models.base import Model
+from pyturingvi.optimize.rules import Adam, ProximalSGD, Rule
+
+# the recorded paths: their names in the file, and what `tests/julia_reference/record.py` runs under these
+FAMILIES: dict[str, Family] = {
+    "mean-field": MeanField(),
+    "structured": Structured(),
+    "structured-ns": Structured(standardized=False),
+    "full-rank": FullRank(),
+}
+RULES: dict[str, Rule] = {"adam": Adam(1e-2), "proximal_sgd": ProximalSGD(1e-4)}
+
+
+@dataclass(frozen=True)
+class RecordedPath:
+    """One run of Julia: along `noise` (T, M, d) it ended at `params` (p,); `elbo` is (iteration, ELBO, error)."""
+
+    family: Family
+    rule: Rule
+    noise: np.ndarray
+    params: np.ndarray
+    elbo: tuple[int, float, float] | None
+
+
+def reference_directory() -> Path:
+    """The recorded files: inside the Python package of a wheel, with the tests in a clone.
+
+    Raises
+    ------
+    DataError
+        If they are in neither place.
+    """
+    here = Path(__file__).parents[1]
+    for path in (here / "julia_reference", here.parent / "tests" / "julia_reference"):
+        if (path / "models.npz").is_file() and (path / "paths.npz").is_file():
+            return path
+    raise DataError(
+        "The recorded Julia reference (models.npz, paths.npz) is missing from this installation; install pyturingvi "
+        "again, or set up Julia with `pyturingvi setup`."
+    )
+
+
+class RecordedReference:
+    """The recorded runs of one kind of model.
+
+    Parameters
+    ----------
+    kind : {"gaussian", "rpoisson", "irt", "volatility"}
+        The `name` of a bundled model.
+    """
+
+    def __init__(self, kind: str) -> None:
+        folder = reference_directory()
+        self.kind = kind
+        with np.load(folder / "models.npz", allow_pickle=False) as models:
+            self.about: dict[str, str] = json.loads(str(models["about"]))
+            self._of_model = {key: models[key] for key in models.files if key.startswith(f"{kind}.")}
+        with np.load(folder / "paths.npz", allow_pickle=False) as paths:
+            self._of_paths = {key: paths[key] for key in paths.files if key.startswith(f"{kind}.")}
+        if not (self._of_model and self._of_paths):
+            raise DataError(f"The recorded Julia reference in {str(folder)!r} has no {kind!r} model.")
+
+    @property
+    def source(self) -> str:
+        """Date and Julia version of the record."""
+        return f"recorded reference of {self.about['date']}, Julia {self.about['julia']}"
+
+    def model(self) -> Model:
+        """The Python model on the recorded data, its shape in its label."""
+        from pyturingvi.models import IsotropicGaussian, ItemResponse, RobustPoisson, StochasticVolatility
+
+        start = f"{self.kind}.data."
+        data: dict[str, Any] = {k.removeprefix(start): v for k, v in self._of_model.items() if k.startswith(start)}
+        model: Model
+        if self.kind == "gaussian":
+            model = IsotropicGaussian(4)
+        elif self.kind == "rpoisson":
+            model = RobustPoisson(**data)
+        elif self.kind == "irt":
+            model = ItemResponse(**data)
+        else:
+            model = StochasticVolatility(**data)
+        model.label = f"recorded {self.kind} (N={model.layout.n_local}, d={model.dim})"
+        return model
+
+    def points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Unconstrained points (M, d), Julia's log densities (M,) and Zygote's gradients (M, d)."""
+        found = (self._of_model[f"{self.kind}.{name}"] for name in ("points", "log_density", "gradient"))
+        points, values, slopes = found
+        return points, values, slopes
+
+    def path(self, family: Family, rule: str) -> RecordedPath | None:
+        """The run of this family and this kind of rule, or None where none was recorded."""
+        for family_key, known in FAMILIES.items():
+            for rule_key, settings in RULES.items():
+                if known.config() == family.config() and settings.name == rule:
+                    elbo = self._of_paths.get(f"{self.kind}.{family_key}.elbo") if rule == "adam" else None
+                    last = None if elbo is None else (int(elbo[-1, 0]), float(elbo[-1, 1]), float(elbo[-1, 2]))
+                    noise = self._of_paths[f"{self.kind}.noise"].astype(np.float64)
+                    params = self._of_paths[f"{self.kind}.{family_key}.{rule_key}"]
+                    return RecordedPath(known, settings, noise, params, last)
+        return None
