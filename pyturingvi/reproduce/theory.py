@@ -227,8 +227,8 @@ def complexity(job: Job, size: Size) -> pd.DataFrame:
         (row["family"], row["n"], row["iterations"], 0, 0) for row in published_scaling().to_dict("records")
     ]
     cells += [(f, n, None, size.seeds, size.best_seeds) for f, sizes in size.complexity_n.items() for n in sizes]
-    frame = pd.DataFrame(run_cells(complexity_cell, cells, job, "complexity"))
-    frame["published_best_updates"] = frame.pop("published_best_updates")  # behind the columns of the runs
+    rows = run_cells(complexity_cell, cells, job, "complexity")
+    frame = pd.DataFrame(rows[::-1])  # a run first, whose columns come before those of the published
     return frame.sort_values(["family", "n"], ignore_index=True)
 
 
