@@ -9,7 +9,13 @@ deviations from NUTS and 0.7 times as wide. Three checks, none of which uses NUT
   structured family, so it tells what that pattern costs;
 - what Gaussian locals cost as s_eta changes. Given the globals, the ELBO replaces each row's log likelihood by the
   same less the KL divergence of the best Gaussian from p(eta_i | z), which grows with s_eta, the rows with few counts
-  being skewed. A slope k in log s_eta moves a Gaussian posterior of variance v by -k v.
+  being skewed. A slope k in log s_eta moves a Gaussian posterior of variance v by -k v. And the locals of such a
+  family are as wide whatever s_eta is, which holds s_eta near the value that this width fits.
+
+Found: NUTS is right about log s_eta and about every mean (0.05 sds); its sds of log s_alpha and log s_beta are 0.93
+and 0.86 times those of importance sampling, the others within 7 %. Full-rank is where structured is, in ELBO and in
+every moment. Both are 0.55 sds below in log s_eta, of which the locals explain 0.54, and 0.71 times as wide; with the
+coefficients held, locals of fixed width make that 0.81.
 
 Writes `results/nuts_bias.csv` (one row a variable) and `.json`.
 
@@ -97,8 +103,13 @@ def importance_sample(model: tv.models.RobustPoisson, centre: np.ndarray) -> tup
     return z, log_prior(z) + np.concatenate(likelihood) - log_q
 
 
-def cost_of_gaussian_locals(model: tv.models.RobustPoisson, coefficients: np.ndarray, log_s_eta: float) -> float:
-    """Sum over the rows of the KL divergence of the best Gaussian from `p(eta_i | z)`."""
+def gaussian_locals(
+    model: tv.models.RobustPoisson, coefficients: np.ndarray, log_s_eta: float
+) -> tuple[float, float, float]:
+    """Log likelihood, KL divergence and precision: what the best Gaussian of each `p(eta_i | z)` loses, over all rows.
+
+    The precision is that of log s_eta, coefficients held, where these Gaussians move linearly but keep their width.
+    """
     mu, s2 = model.X @ coefficients[1:] + coefficients[0], np.exp(2 * log_s_eta)
     mean, variance = np.log(model.y + 0.3), np.full(len(model.y), 0.3)
     for _ in range(500):
@@ -108,7 +119,24 @@ def cost_of_gaussian_locals(model: tv.models.RobustPoisson, coefficients: np.nda
     rate = np.exp(mean + variance / 2)
     elbo = model.y * mean - rate - gammaln(model.y + 1) - ((mean - mu) ** 2 + variance) / (2 * s2)
     elbo += 0.5 * np.log(variance / s2) + 0.5
-    return float((row_log_likelihood(mu, np.array(np.exp(log_s_eta)), model.y) - elbo).sum())
+    likelihood = row_log_likelihood(mu, np.array(np.exp(log_s_eta)), model.y).sum()
+    # second derivatives of a row's ELBO in log s_eta (l) and in the mean (m), the mean being where it is best
+    ll, lm, mm = -2 * ((mean - mu) ** 2 + variance) / s2, 2 * (mean - mu) / s2, -rate - 1 / s2
+    return float(likelihood), float(likelihood - elbo.sum()), float((lm**2 / mm - ll).sum())
+
+
+def cost_of_gaussian_locals(model: tv.models.RobustPoisson, mean: np.ndarray, sd: float) -> dict[str, float]:
+    """At the posterior mean of the globals: the cost, its slope in log s_eta, and what they do to its mean and sd."""
+    step = 0.02
+    low, mid, high = (gaussian_locals(model, mean[3:], mean[2] + e) for e in (-step, 0.0, step))
+    slope, curvature = (high[1] - low[1]) / (2 * step), -(high[0] - 2 * mid[0] + low[0]) / step**2
+    return {
+        "cost": mid[1],
+        "slope": slope,
+        "shift_in_sds": -slope * sd,
+        "sd_given_coefficients": curvature**-0.5,
+        "sd_with_fixed_widths": mid[2] ** -0.5,
+    }
 
 
 def globals_of(fit: tv.Fit) -> tuple[np.ndarray, np.ndarray]:
@@ -138,16 +166,13 @@ def compute() -> tuple[pd.DataFrame, dict[str, Any]]:
     table["nuts_mean"], table["nuts_sd"] = nuts.nuts_mean, nuts.nuts_sd
     for name, fit in (("structured", structured), ("full_rank", full)):
         table[f"{name}_mean"], table[f"{name}_sd"] = globals_of(fit)
-    here, step = mean[2], 0.02
-    cost = [cost_of_gaussian_locals(model, mean[3:], here + e) for e in (-step, 0.0, step)]
-    slope = (cost[2] - cost[0]) / (2 * step)
     elbo = {name: fit.elbo.iloc[-1][["elbo", "std_error"]].to_dict() for name, fit in (("s", structured), ("f", full))}
     facts = {
         "settings": {"rows": ROWS, "draws": DRAWS, "seed": SEED, "structured": STRUCTURED, "full_rank": FULL_RANK},
         "importance": {"ess": float(1 / (weights**2).sum()), "pareto_k": pareto_k(log_ratios)},
         "log_evidence": float(logsumexp(log_ratios) - np.log(DRAWS)),
         "elbo": {"structured": elbo["s"], "full_rank": elbo["f"]},
-        "gaussian_locals": {"cost": cost[1], "slope": slope, "shift_in_sds": -slope * sd[2]},
+        "gaussian_locals": cost_of_gaussian_locals(model, mean, sd[2]),
     }
     return table, facts
 
@@ -169,6 +194,10 @@ def show(table: pd.DataFrame, facts: dict[str, Any]) -> None:
     print(
         f"Gaussian locals cost {locals_['cost']:.2f} nats at the posterior mean and {locals_['slope']:.2f} more a unit "
         f"of log s_eta: a shift of {locals_['shift_in_sds']:.2f} sds"
+    )
+    print(
+        f"sd of log s_eta, coefficients held: {locals_['sd_given_coefficients']:.4f}, with locals of fixed width "
+        f"{locals_['sd_with_fixed_widths']:.4f}; found {table.structured_sd['log s_eta']:.4f} (structured)"
     )
     for name in ("structured", "full_rank"):
         print(f"  found ({name}): {shown[f'{name} bias']['log s_eta']:.2f} sds")

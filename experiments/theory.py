@@ -2,7 +2,7 @@
 
 Writes `results/theory_paper_*.csv` and `.png`, and prints what was found.
 
-    python experiments/theory.py              # compute, then draw (about two minutes on two cores)
+    python experiments/theory.py              # compute, then draw (about three minutes on two cores)
     python experiments/theory.py --from-csv   # draw and print again from the committed CSVs
 """
 

@@ -292,8 +292,8 @@ def compute(job: Job) -> None:
 FIGURE = Figure(
     source="Section 3: variance bound, complexity, effective dimension and counterexample, against what is measured",
     presets={
-        "quick": "n up to 40 (variance) and 20 (complexity); about half a minute",
-        "paper": "n up to 160 and 40, more seeds; about two minutes",
+        "quick": "n up to 40 (variance) and 20 (complexity); about a minute",
+        "paper": "n up to 160 and 40, more seeds; about three minutes",
     },
     compute=compute,
     report=report,
