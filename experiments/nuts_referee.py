@@ -5,6 +5,12 @@ standard deviation to that of NUTS: structured fits of both engines and mean-fie
 scales are there as they are and as logarithms, on which the families are Gaussian. Writes `results/nuts_referee.csv`
 (one row a run and coefficient), `.json` (settings, versions, how good the draws are) and `.png`.
 
+The structured family's means of alpha and beta lie within 0.2 posterior standard deviations of NUTS, its sds are 0.86
+to 1 times as wide; its log s_eta is 0.56 away and 0.70 times as wide, its log s_alpha and log s_beta 0.35 and 0.27 away
+and 0.64 and 0.51 times as wide. `nuts_bias.py` tells why: it is the Gaussian families, not the optimizer or the pattern
+of C. Nor is it NUTS, in spite of 192 divergences: importance sampling has the same means, and sds within 7 % but for
+log s_alpha and log s_beta, where they are 1.08 and 1.17 times as large (and the families' sd ratios still smaller).
+
     python experiments/nuts_referee.py              # compute, then draw (about five minutes on one core)
     python experiments/nuts_referee.py --from-csv   # draw and print again from the committed files
 """

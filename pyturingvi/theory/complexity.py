@@ -118,7 +118,7 @@ def fixed_stepsize_complexity(
     """Constants of the complexity theorem for proximal SGD with a fixed stepsize (paper, section 3.2).
 
     `T >= max(C_var / eps, C_bias) log(2 Delta_0^2 / eps)` updates give `E||lambda_T - lambda*||^2 <= eps`. On the
-    synthetic target (`experiments/results/theory_complexity.csv`) the promise is kept, and safe rather than sharp. At
+    synthetic target (`pyturingvi reproduce theory`) the promise is kept, and safe rather than sharp. At
     the theorem's own stepsize 2.2 times fewer updates are enough, for every family and n: the lemma contracts by
     `1 - gamma mu` an update where the squared distance contracts by its square, and reserves half of eps for noise.
     That stepsize is so small that the distance left after T is 120 to 3,300 times below eps; at the best stepsize 65

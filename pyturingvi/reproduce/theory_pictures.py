@@ -1,4 +1,4 @@
-"""The three pictures of `theory.py`, drawn from what it wrote to its CSVs."""
+"""The three pictures of the theory, drawn from its CSV files alone."""
 
 from __future__ import annotations
 
