@@ -4,6 +4,7 @@ The published curves are those of M = 10 Monte Carlo samples, although the text 
 updates made minus one.
 """
 
+from pyturingvi.reproduce.figure import Figure
 from pyturingvi.reproduce.synthetic.problem import (
     FAMILIES,
     MAX_UPDATES,
@@ -15,9 +16,12 @@ from pyturingvi.reproduce.synthetic.problem import (
     stepsizes,
     updates_to_accuracy,
 )
+from pyturingvi.reproduce.synthetic.report import report
+from pyturingvi.reproduce.synthetic.runs import compute
 
 __all__ = [
     "FAMILIES",
+    "FIGURE",
     "MAX_UPDATES",
     "NOT_REACHED",
     "Reached",
@@ -27,3 +31,14 @@ __all__ = [
     "stepsizes",
     "updates_to_accuracy",
 ]
+
+FIGURE = Figure(
+    source="Figures 1 and 2: updates to accuracy over the stepsize, and their growth with n, on an isotropic Gaussian",
+    presets={
+        "quick": "points of up to 6,000 updates, full-rank up to n = 250; a minute with Julia, about 4 without",
+        "paper": "every published point, the curves' neighbors, M = 8 beside; 40 minutes with Julia, 2.3 hours without",
+        "full": "the same and all 50 stepsizes of figure 1; 1.4 hours with Julia, 5 hours without",
+    },
+    compute=compute,
+    report=report,
+)

@@ -79,8 +79,7 @@ class Run:
 
     def _updates(self) -> float:
         if self.n in CURVE_SIZES:
-            low, high = curve_ends(self.family, self.n)
-            if self.step > high + 1:  # diverges at once
+            if self.step > curve_ends(self.family, self.n)[1] + 1:  # diverges at once
                 return 500.0
             return published_t(self.family, self.n, self.step)
         return 1.26 ** (best_step(self.family, self.n) - self.step) * best_t(self.family, self.n)
@@ -129,6 +128,12 @@ def best_step(family: str, n: int) -> int:
     return math.floor(at_100 - power * math.log10(n / 100) * 49 / 5)
 
 
+def contenders(family: str, n: int) -> tuple[int, ...]:
+    """Numbers of the stepsizes that must be run before one of them can be called the best."""
+    centre = best_step(family, n)
+    return (centre,) if n in CURVE_SIZES else (centre - 1, centre, centre + 1)
+
+
 # ---- presets ------------------------------------------------------------------------------------------------
 def _repeat(urgency: int, repeats: int, family: str, n: int, step: int, n_samples: int, cap: int) -> list[Run]:
     return [Run(family, n, step, n_samples, repeat, cap, urgency) for repeat in range(repeats)]
@@ -140,8 +145,7 @@ def _scaling_runs(family: str, n: int, found: Found, repeats: int = REPEATS) -> 
     A run that takes 1.3 times as long as the published T cannot be the best. Full-rank runs being long, one each tells
     which stepsize is the best (neighbors differ by a quarter, runs by less than 1 %), and the others are made there.
     """
-    cap, centre = min(MAX_UPDATES, round(1.3 * best_t(family, n)) + 50), best_step(family, n)
-    steps = (centre - 1, centre, centre + 1)
+    cap, steps = min(MAX_UPDATES, round(1.3 * best_t(family, n)) + 50), contenders(family, n)
     first = repeats if family != "full-rank" else 1
     runs = [run for step in steps for run in _repeat(0, first, family, n, step, PUBLISHED_SAMPLES, cap)]
     tries = {step: found.get((family, n, step, PUBLISHED_SAMPLES, 0)) for step in steps}
@@ -209,8 +213,8 @@ PLANS: Mapping[str, Callable[[Found], list[Run]]] = {"quick": _quick, "paper": _
 
 
 def plan(preset: str, found: Found, engine: str) -> list[Run]:
-    """All runs of a preset, the most urgent first and among these the longest, so that no process is left behind.
+    """All runs of a preset: the most urgent first, every point once before any twice, the longest first.
 
     Some depend on what is `found` already: the plan grows as runs come in.
     """
-    return sorted(PLANS[preset](found), key=lambda run: (run.urgency, -run.seconds(engine)))
+    return sorted(PLANS[preset](found), key=lambda run: (run.urgency, run.repeat, -run.seconds(engine)))

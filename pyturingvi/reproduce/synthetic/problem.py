@@ -39,7 +39,7 @@ def stepsizes() -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def published_curves() -> pd.DataFrame:
-    """Figure 1 as published: columns family, n, stepsize, its number `step` of 50, iterations (59,999 = not reached)."""
+    """Figure 1 as published: columns family, n, stepsize and its number `step`, iterations (59,999 = not reached)."""
     curves = _published("synthetic_iterations_vs_stepsize.csv")
     curves["step"] = np.rint((np.log10(curves["stepsize"]) + 6) * 49 / 5).astype(int)
     return curves

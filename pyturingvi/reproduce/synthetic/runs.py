@@ -42,6 +42,15 @@ def read_runs(path: Path) -> pd.DataFrame:
     return frame
 
 
+def found_in(runs: pd.DataFrame) -> dict[Key, float]:
+    """T of each run in a table of runs."""
+    return {_key(row): float(row["T"]) for row in runs.to_dict("records")}
+
+
+def _key(row: Mapping[Any, Any]) -> Key:
+    return str(row["family"]), int(row["n"]), int(row["step"]), int(row["n_samples"]), int(row["repeat"])
+
+
 def make_run(run: Run, engine: str) -> dict[str, Any]:
     """One run, as a row."""
     start = time.perf_counter()
@@ -72,18 +81,15 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._rows: list[Any] = read_runs(path).to_dict("records") if path.is_file() else []
+        earlier = read_runs(path) if path.is_file() else None
+        self._rows: list[Any] = [] if earlier is None else earlier.to_dict("records")
         self._written = -math.inf
-        self.found: dict[Key, float] = {self._key(row): float(row["T"]) for row in self._rows}
-
-    @staticmethod
-    def _key(row: Mapping[Any, Any]) -> Key:
-        return str(row["family"]), int(row["n"]), int(row["step"]), int(row["n_samples"]), int(row["repeat"])
+        self.found: dict[Key, float] = {} if earlier is None else found_in(earlier)
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a run, and write the file unless it was written just now."""
         self._rows.append(row)
-        self.found[self._key(row)] = float(row["T"])
+        self.found[_key(row)] = float(row["T"])
         if time.monotonic() - self._written > _WRITE_SECONDS:
             self.write()
 
@@ -114,7 +120,7 @@ def compute(job: Job) -> None:
     if job.progress:
         print(
             f"synthetic, {job.preset}: {len(missing)} runs to make with the {engine} engine, about "
-            f"{max(1, round(seconds / 60))} minutes on {n_workers} free core(s); interrupted, it goes on when called again",
+            f"{max(1, round(seconds / 60))} minutes on {n_workers} free core(s); interrupted, it goes on when repeated",
             file=sys.stderr,
             flush=True,
         )
