@@ -14,7 +14,7 @@ import pytest
 from pyturingvi.errors import DataError, InputError
 from pyturingvi.reproduce import synthetic
 from pyturingvi.reproduce.figure import Job, reproduce
-from pyturingvi.reproduce.synthetic import plan, report, runs
+from pyturingvi.reproduce.synthetic import comparison, plan, runs
 from pyturingvi.reproduce.synthetic.plan import Run
 from pyturingvi.reproduce.synthetic.problem import Reached
 
@@ -24,7 +24,7 @@ TINY = (
     Run("structured", 100, 38, 10, 0),
     Run("structured", 100, 38, 8, 0, max_updates=300),
     Run("mean-field", 200, 41, 10, 0),
-    Run("mean-field", 200, 49, 10, 0),  # diverges
+    Run("full-rank", 100, 49, 10, 0),  # diverges
 )
 
 
@@ -64,7 +64,7 @@ def published_runs(change=lambda row: None):
 def report_of(folder, table, preset="paper"):
     job = Job("synthetic", preset, folder)
     table.to_csv(job.file("runs"), index=False)
-    return report.report(job), job
+    return comparison.report(job), job
 
 
 # ---- the plan -----------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_runs_are_rows_and_are_not_made_again(tmp_path, monkeypatch):
     table = runs.read_runs(job.file("runs"))
     assert len(table) == len(TINY)
     ended = {(r.family, r.step, r.n_samples): r.ended for r in table.itertuples()}
-    assert ended["mean-field", 49, 10] == "diverged"
+    assert ended["full-rank", 49, 10] == "diverged"
     assert ended["structured", 38, 10] == "reached"
     assert ended["structured", 38, 8] == "not reached"
     assert math.isnan(table[table.n_samples == 8]["T"].item())  # 300 updates only: no 59,999
@@ -244,7 +244,7 @@ def test_the_interval_of_the_exponent_covers_the_truth_as_often_as_it_says():
     rng, n = np.random.default_rng(3), np.arange(100.0, 501.0, 50.0)
     inside = 0
     for _ in range(400):
-        fitted = report.growth(n, 0.2 * n**2 * np.exp(0.05 * rng.standard_normal(9)) - 1)
+        fitted = comparison.growth(n, 0.2 * n**2 * np.exp(0.05 * rng.standard_normal(9)) - 1)
         inside += fitted.low <= 2 <= fitted.high
     assert 0.915 <= inside / 400 <= 0.985  # 0.95, four standard errors to either side, less at the top
 

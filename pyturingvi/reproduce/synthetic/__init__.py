@@ -5,6 +5,7 @@ updates made minus one.
 """
 
 from pyturingvi.reproduce.figure import Figure
+from pyturingvi.reproduce.synthetic.comparison import report
 from pyturingvi.reproduce.synthetic.problem import (
     FAMILIES,
     MAX_UPDATES,
@@ -16,7 +17,6 @@ from pyturingvi.reproduce.synthetic.problem import (
     stepsizes,
     updates_to_accuracy,
 )
-from pyturingvi.reproduce.synthetic.report import report
 from pyturingvi.reproduce.synthetic.runs import compute
 
 __all__ = [
