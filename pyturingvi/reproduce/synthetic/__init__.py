@@ -37,7 +37,7 @@ FIGURE = Figure(
     presets={
         "quick": "points of up to 6,000 updates, full-rank up to n = 250; a minute with Julia, about 4 without",
         "paper": "every published point, the curves' neighbors, M = 8 beside; 40 minutes with Julia, 2.3 hours without",
-        "full": "the same and all 50 stepsizes of figure 1; 1.4 hours with Julia, 5 hours without",
+        "full": "the same and all 50 stepsizes of figure 1; 3.5 hours with Julia, 12 hours without",
     },
     compute=compute,
     report=report,

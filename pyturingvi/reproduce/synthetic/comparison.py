@@ -38,6 +38,7 @@ CLOSE, NEAR = 0.05, 0.10
 ASKED_SHARE = 0.95  # of the published points, within `CLOSE`
 EXPONENTS = {"mean-field": 1, "structured": 1, "full-rank": 2}  # of T in n, as the paper claims
 CONFIDENCE = 0.95
+_MARKERS = {"mean-field": 8, "structured": 5.5, "full-rank": 3.5}  # sizes: the curves lie on each other
 
 
 # ---- tables -------------------------------------------------------------------------------------------------
@@ -282,7 +283,8 @@ def draw_curves(found: pd.DataFrame, job: Job) -> None:
             for n_samples, marker in ((PUBLISHED_SAMPLES, "o"), (STATED_SAMPLES, "x")):
                 ours = here[here.n_samples == n_samples]
                 label = f"{family}, ours, M = {n_samples}" if len(ours) else None
-                ax.plot(ours.stepsize, ours.ours + 1, marker, color=colour, mfc="none", ms=5, alpha=0.8, label=label)
+                style = {"color": colour, "mfc": "none", "ms": _MARKERS[family], "alpha": 0.8, "label": label}
+                ax.plot(ours.stepsize, ours.ours + 1, marker, **style)
         ax.axhline(MAX_UPDATES, color="0.6", lw=0.8, ls=":")
         ax.set(xscale="log", yscale="log", xlabel="stepsize", title=f"n = {n}", xlim=(5e-6, 6e-2))
     axes[0].set_ylabel("updates to accuracy (dotted: not reached)")
@@ -307,7 +309,7 @@ def draw_scaling(figure2: pd.DataFrame, fitted: pd.DataFrame, job: Job) -> None:
             label = f"n^{row['ours']:.2f}  [{row['ours_low']:.2f}, {row['ours_high']:.2f}]"
             ax.plot(SCALING_SIZES, power, color=colour, lw=0.8, ls="--", label=label)
     ax.set(xscale="log", yscale="log", xlabel="n", ylabel="updates to accuracy at the best stepsize")
-    ax.set_xticks(SCALING_SIZES, [str(n) for n in SCALING_SIZES])
+    ax.set_xticks(SCALING_SIZES, [str(n) for n in SCALING_SIZES], fontsize=8)
     ax.minorticks_off()
     ax.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.savefig(job.file("scaling", ".png"), dpi=150)
