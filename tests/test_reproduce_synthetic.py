@@ -259,3 +259,12 @@ def test_the_command_computes_then_draws_again_from_the_files_alone(tmp_path, mo
         reproduce("synthetic", "paper", tmp_path, from_csv=True)
     with pytest.raises(InputError, match="preset"):
         reproduce("synthetic", "huge", tmp_path)
+
+
+@pytest.mark.slow
+def test_the_quick_preset_agrees_with_the_paper_on_the_embedded_engine(tmp_path):
+    text = reproduce("synthetic", "quick", tmp_path, engine="numpy", progress=False)
+    assert "points run are within 5%: holds" in text
+    exponents = Job("synthetic", "quick", tmp_path).read("exponents").set_index("family")
+    np.testing.assert_allclose(exponents.ours, exponents.published, atol=0.1)
+    assert exponents.ours["full-rank"] - exponents.ours["structured"] > 0.7
