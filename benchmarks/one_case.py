@@ -57,11 +57,12 @@ def time_ours(model: Any, family: str, dtype: str, seconds: float) -> list[float
     initial = bound.initial_flat(np.zeros(model.dim), 0.1)
     times: list[float] = []
 
-    def stop(iteration: int, work: Any) -> bool:
-        times.append(time.perf_counter())
-        return iteration >= 2 * block + 5 and times[-1] - times[0] > seconds
+    class Stopwatch(RunMonitor):
+        def tick(self, iteration: int, snapshot: Any) -> None:
+            times.append(time.perf_counter())
+            self.stopped_by_callback = iteration >= 2 * block + 5 and times[-1] - times[0] > seconds
 
-    NumpyEngine().run(model, spec, initial, None, RunMonitor(spec), observer=stop)
+    NumpyEngine().run(model, spec, initial, None, Stopwatch(spec))
     marks = np.array(times[2:])  # the first iterations touch the memory
     per = float(np.median(np.diff(marks)))
     length = max(1, round(CHUNK_SECONDS / per / block)) * block

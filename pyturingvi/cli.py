@@ -126,7 +126,7 @@ def fit(
 @app.command()
 def reproduce(
     figure: Annotated[str, typer.Argument(help="table1, synthetic, stepsize, trace or theory; `list` describes them.")],
-    preset: Annotated[str, typer.Option(help="quick: minutes. paper: the paper's own size; see `list`.")] = "quick",
+    preset: Annotated[str, typer.Option(help="quick: minutes. paper: the paper's size; `list` has more.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder for FIGURE_PRESET_*.csv and .png.")] = Path("reproduced"),
     from_csv: Annotated[
         bool, typer.Option("--from-csv", help="Compute nothing: draw and compare again from the CSV files in --out.")

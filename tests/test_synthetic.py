@@ -3,6 +3,10 @@
 import numpy as np
 import pytest
 
+import pyturingvi as tv
+from pyturingvi.engines.numpy_engine import NumpyEngine
+from pyturingvi.monitor import RunMonitor
+from pyturingvi.optimize.loop import StopWithin
 from pyturingvi.reproduce import synthetic
 
 
@@ -40,6 +44,30 @@ def test_the_eight_samples_of_the_text_do_not_reach_the_accuracy_where_the_figur
     assert ten.updates is not None
 
 
-def test_a_diverging_stepsize_counts_as_not_reached():
+def test_a_run_stops_at_the_first_update_within_epsilon_of_the_target():
+    model, noise = tv.models.IsotropicGaussian(4), np.random.default_rng(0).standard_normal((400, 10, 17))
+    settings = {"family": "structured", "optimizer": tv.ProximalSGD(2e-3), "n_samples": 10, "init_scale": 1.0}
+    settings |= {"engine": "numpy", "progress": False, "elbo_samples": 1}
+    optimum = tv.theory.isotropic_target(model).optimum("structured")
+
+    def distance(n_updates):
+        return (
+            (tv.fit(model, noise=noise[:n_updates], n_iterations=n_updates, **settings).params - optimum) ** 2
+        ).sum()
+
+    spec = tv.fit(model, noise=noise, n_iterations=400, **settings).spec
+    start = tv.families.Structured().bind(model.layout).initial_flat(np.zeros(17), 1.0)
+    stop = StopWithin(optimum, 1.0)
+    outcome = NumpyEngine(1).run(model, spec, start, noise, RunMonitor(spec), stop)
+    assert outcome.arrived
+    assert 10 < outcome.n_updates < 400
+    # the same noise without the stop: outside one update earlier, inside now
+    assert distance(outcome.n_updates) <= 1.0 < distance(outcome.n_updates - 1)
+    missed = NumpyEngine(1).run(model, spec, start, noise, RunMonitor(spec), StopWithin(optimum, 1e-9))
+    assert (missed.arrived, missed.n_updates, missed.status) == (False, 400, "completed")
+
+
+def test_a_diverging_stepsize_counts_as_not_reached_and_ends_the_run():
     reached = synthetic.updates_to_accuracy("mean-field", 100, 0.5, max_updates=500)
     assert reached.published_t == synthetic.NOT_REACHED
+    assert reached.diverged

@@ -66,19 +66,21 @@ end
 
 `vectors` is the address of the flat parameters, the rule's slots and, where `eta` is not NaN, the average, one after the
 other; all are updated in place, from another device at the end of each `advance_session!`. `noise` is 0 or the address
-of the user's draws (d x M x n_iterations).
+of the user's draws (d x M x n_iterations), `target` 0 or that of the parameters at which the run has arrived.
 """
 function start_session(
     model::Model, family::Family, rule::Rule, initial::Float64, factor::Float64, every::Int, dtype::String, vectors::Int,
     noise::Int, n_iterations::Int, n_samples::Int, elbo_samples::Int, seed::String, eta::Float64, done::Int,
-    device::String="cpu",
+    device::String="cpu", target::Int=0, epsilon::Float64=NaN,
 )
     T = dtype == "float32" ? Float32 : Float64
     d, p = dim(model.layout), n_params(family, model.layout)
     n_vectors = 1 + n_slots(rule) + !isnan(eta)
+    place(v) = device == "cpu" ? v : on_device(v, Val(Symbol(device)))
     owned = [memory(T, vectors + k * p * sizeof(T), p) for k in 0:(n_vectors - 1)]
-    placed = device == "cpu" ? owned : map(v -> on_device(v, Val(Symbol(device))), owned)
+    placed = device == "cpu" ? owned : map(place, owned)
     flat = first(placed)
+    goal = place(target == 0 ? T[] : copy(memory(T, target, p)))
     objective = Objective(model, family; energy_only=rule.energy_only)
     draws = if noise == 0
         NoiseStream(family.base, seed, d, n_samples, flat)
@@ -87,7 +89,8 @@ function start_session(
     end
     averaging = isnan(eta) ? nothing : PolynomialAveraging(eta, last(placed))
     slots = placed[2:(1 + n_slots(rule))]
-    run = Run(objective, rule, draws, StepDecay(initial, factor, every), flat, slots, n_samples; averaging, done)
+    schedule = StepDecay(initial, factor, every)
+    run = Run(objective, rule, draws, schedule, flat, slots, n_samples; averaging, done, target=goal, epsilon)
     copies = device == "cpu" ? () : Tuple(zip(owned, placed))
     return Session(run, ElboEstimate(run.objective, elbo_samples, flat), seed, copies)
 end
@@ -98,6 +101,9 @@ function advance_session!(session::Session, last::Int, seconds::Float64)
     foreach(pair -> copyto!(pair...), session.copies)
     return finite ? session.run.done : -session.run.done - 1
 end
+
+"""Whether the run is as near its target as it was to come."""
+session_arrived(session::Session) = session.run.arrived
 
 """Go on with the estimate of the ELBO for some seconds, or start it anew; the number of draws so far."""
 function estimate_session!(session::Session, anew::Bool, seconds::Float64)

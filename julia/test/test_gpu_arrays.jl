@@ -74,4 +74,14 @@ P.on_device(v::Vector, ::Val{:jl}) = JLArray(v)
     @test slopes_there isa Matrix
     @test slopes_there ≈ slopes rtol = 1e-10
     @test occursin("no package", P.device_problem("jl")) && isnothing(P.device_problem("cpu"))
+
+    # the start is its own target: one small step does not leave it
+    vectors, target = hcat(start, zero(start), zero(start)), copy(start)
+    GC.@preserve vectors target begin
+        session = P.start_session(
+            model, P.Structured(), rule, 1e-6, 1.0, 1, "float64", Int(pointer(vectors)), 0, 20, 3, 16, "8", NaN, 0, "jl",
+            Int(pointer(target)), 1.0,
+        )
+        @test P.advance_session!(session, 20, Inf) == 1 && P.session_arrived(session)
+    end
 end

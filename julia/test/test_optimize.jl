@@ -146,3 +146,42 @@ end
         @test (@allocated P.advance!(run, 3)) < 1000
     end
 end
+
+@testset "a run stops after the update that brings it to its target" begin
+    model = P.IsotropicGaussian(P.Layout(2, 3, 2), 5.0, 0.1)
+    family = P.Structured()
+    rule = P.proximal_sgd()
+    objective = P.Objective(model, family; energy_only=rule.energy_only)
+    d = P.dim(model.layout)
+    optimum = zeros(P.n_params(family, model.layout))
+    optimum[1:d] .= 5.0
+    optimum[d .+ P.diagonal(objective.pattern)] .= sqrt(0.1)
+    noise = randn(MersenneTwister(21), d, 10, 2000)
+    function made(last; epsilon=NaN, target=similar(optimum, 0))
+        flat = zeros(length(optimum))
+        flat[d .+ P.diagonal(objective.pattern)] .= 1.0
+        draws = P.GivenNoise(noise, flat)
+        run = P.Run(objective, rule, draws, P.StepDecay(1e-3), flat, typeof(flat)[], 10; target, epsilon)
+        @test P.advance!(run, last)
+        return run, sum(abs2, flat .- optimum)
+    end
+    found, distance = made(2000; target=optimum, epsilon=1.0)
+    @test found.arrived && 10 < found.done < 2000
+    @test distance <= 1.0 < last(made(found.done - 1))
+    @test last(made(found.done)) == distance
+    made_then = found.done
+    @test P.advance!(found, 2000) && found.done == made_then  # no update after it
+    missed, _ = made(2000; target=optimum, epsilon=1e-9)
+    @test !missed.arrived && missed.done == 2000
+end
+
+@testset "is_within in pieces is the plain sum" begin
+    rng = MersenneTwister(22)
+    for length in (1, 1023, 1024, 1025, 5000)
+        a, b = randn(rng, length), randn(rng, length)
+        distance = sum(abs2, a .- b)
+        @test P.is_within(a, b, 1.000001 * distance) && !P.is_within(a, b, 0.999999 * distance)
+        @test P.is_within(view(a, :), view(b, :), 1.000001 * distance)
+    end
+    @test !P.is_within([NaN], [0.0], Inf)
+end

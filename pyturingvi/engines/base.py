@@ -19,6 +19,7 @@ from pyturingvi.optimize.rules import Rule, rule_from_config
 
 if TYPE_CHECKING:
     from pyturingvi.monitor import RunMonitor
+    from pyturingvi.optimize.loop import StopWithin
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,13 @@ class FitSpec:
 
 @dataclass
 class Outcome:
-    """What an engine hands back: flat parameters, updates made, how it ended and why."""
+    """What an engine hands back: flat parameters, updates made, how it ended and why, and whether at `StopWithin`."""
 
     params: np.ndarray
     n_updates: int
     status: str
     message: str
+    arrived: bool = False
 
 
 class Engine(ABC):
@@ -89,7 +91,13 @@ class Engine(ABC):
 
     @abstractmethod
     def run(
-        self, model: Model, spec: FitSpec, initial: np.ndarray, noise: np.ndarray | None, monitor: RunMonitor
+        self,
+        model: Model,
+        spec: FitSpec,
+        initial: np.ndarray,
+        noise: np.ndarray | None,
+        monitor: RunMonitor,
+        stop_within: StopWithin | None = None,
     ) -> Outcome:
         """Run the fit from the flat parameters `initial`, reporting to `monitor`."""
 

@@ -15,7 +15,7 @@ from pyturingvi.julia_environment import add_command, manifest_versions, optiona
 from pyturingvi.julia_runtime import Runtime, start_julia
 from pyturingvi.models.base import Model
 from pyturingvi.monitor import RunMonitor, Snapshot
-from pyturingvi.optimize.loop import Stepper, describe_divergence, run_loop
+from pyturingvi.optimize.loop import Stepper, StopWithin, describe_divergence, run_loop
 from pyturingvi.optimize.rules import Rule
 
 _CHUNK_SECONDS = 0.1  # between two looks at Ctrl-C and the progress bar
@@ -56,10 +56,16 @@ class JuliaEngine(Engine):
         return None if device == "cpu" else int(self.runtime.call(self.runtime.module.device_memory, device))
 
     def run(
-        self, model: Model, spec: FitSpec, initial: np.ndarray, noise: np.ndarray | None, monitor: RunMonitor
+        self,
+        model: Model,
+        spec: FitSpec,
+        initial: np.ndarray,
+        noise: np.ndarray | None,
+        monitor: RunMonitor,
+        stop_within: StopWithin | None = None,
     ) -> Outcome:
-        snapshot = monitor.resume()
-        stepper = JuliaStepper(self.runtime, julia_model(self.runtime, model), model, spec, initial, noise, snapshot)
+        inner = julia_model(self.runtime, model)
+        stepper = JuliaStepper(self.runtime, inner, model, spec, initial, noise, monitor.resume(), stop_within)
         return run_loop(stepper, spec, monitor)
 
 
@@ -75,6 +81,7 @@ class JuliaStepper(Stepper):
         initial: np.ndarray,
         noise: np.ndarray | None,
         snapshot: Snapshot | None,
+        stop_within: StopWithin | None = None,
     ) -> None:
         self._runtime, self._model, self._spec = runtime, model, spec
         dtype = np.dtype(spec.dtype)
@@ -88,11 +95,13 @@ class JuliaStepper(Stepper):
             if name in start:
                 self._vectors[name][:] = start[name]
         self._noise = None if noise is None else np.ascontiguousarray(noise, dtype=np.float64)
+        self._target = None if stop_within is None else np.ascontiguousarray(stop_within.params, dtype=dtype)
         stepsize = spec.rule.schedule.config()
         if not isinstance(stepsize, dict):
             stepsize = {"initial": stepsize, "factor": 1.0, "every": 1}
         P = runtime.module
         self._advance, self._estimate, self._elbo = P.advance_session_b, P.estimate_session_b, P.elbo_of_session
+        self._arrived = P.session_arrived
         self._session = runtime.call(
             P.start_session,
             inner,
@@ -111,11 +120,15 @@ class JuliaStepper(Stepper):
             float(spec.averaging["eta"]) if spec.averaging else math.nan,
             self.done,
             spec.device,
+            0 if self._target is None else _address(self._target),
+            math.nan if stop_within is None else float(stop_within.epsilon),
         )
 
     def advance(self, last: int) -> bool:
         done = int(self._runtime.call(self._advance, self._session, last, _CHUNK_SECONDS))
         self.done = done if done >= 0 else -done - 1
+        if self._target is not None:
+            self.arrived = bool(self._runtime.call(self._arrived, self._session))
         return done >= 0
 
     def elbo(self, interrupted: Callable[[], bool]) -> tuple[float, float]:

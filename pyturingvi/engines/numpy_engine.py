@@ -13,7 +13,7 @@ from pyturingvi.engines.base import SUPPORTS, Engine, FitSpec, Outcome
 from pyturingvi.models.base import Model
 from pyturingvi.monitor import RunMonitor, Snapshot
 from pyturingvi.optimize.averaging import PolynomialAveraging
-from pyturingvi.optimize.loop import Observer, Stepper, describe_divergence, run_loop
+from pyturingvi.optimize.loop import Stepper, StopWithin, describe_divergence, run_loop
 from pyturingvi.optimize.noise import GivenNoise, NoiseStream
 from pyturingvi.optimize.objective import Objective
 from pyturingvi.optimize.rules import RuleState
@@ -39,7 +39,7 @@ class NumpyEngine(Engine):
         initial: np.ndarray,
         noise: np.ndarray | None,
         monitor: RunMonitor,
-        observer: Observer | None = None,
+        stop_within: StopWithin | None = None,
     ) -> Outcome:
         xp = namespace_for(spec.device)
         dtype = np.dtype(spec.dtype)
@@ -56,9 +56,9 @@ class NumpyEngine(Engine):
                     bound.base, spec.seed, spec.n_samples, model.dim, spec.n_iterations, dtype, xp, workers
                 )
             )
-            stepper = NumpyStepper(objective, rule.start(bound, workers), stream, spec, averaging)
+            stepper = NumpyStepper(objective, rule.start(bound, workers), stream, spec, averaging, stop_within)
             stepper.start(initial, monitor.resume())
-            return run_loop(stepper, spec, monitor, observer, stepper.work)
+            return run_loop(stepper, spec, monitor)
 
 
 class NumpyStepper(Stepper):
@@ -71,8 +71,11 @@ class NumpyStepper(Stepper):
         noise: NoiseStream | GivenNoise,
         spec: FitSpec,
         averaging: PolynomialAveraging | None,
+        stop_within: StopWithin | None = None,
     ) -> None:
         self.objective, self.rule, self.noise, self.spec, self.averaging = objective, rule, noise, spec, averaging
+        self.stop_within = stop_within
+        self.target = None if stop_within is None else objective.bound.from_flat(stop_within.params)
 
     def start(self, initial: np.ndarray, snapshot: Snapshot | None) -> None:
         """Begin at the flat parameters `initial`, or go on from a snapshot."""
@@ -95,6 +98,9 @@ class NumpyStepper(Stepper):
             self.averaging.update(self.average, self.work, self.done + 1)
         self.done += 1
         self.whole = True
+        if self.stop_within is not None:
+            difference = self.work - self.target
+            self.arrived = bool(difference @ difference <= self.stop_within.epsilon)
         return True
 
     def elbo(self, interrupted: Callable[[], bool]) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +13,21 @@ from pyturingvi.engines.base import FitSpec, Outcome
 from pyturingvi.models.base import Model
 from pyturingvi.monitor import RunMonitor, Snapshot
 
-Observer = Callable[[int, Any], bool]
+
+@dataclass(frozen=True)
+class StopWithin:
+    """Ends a run after the first update whose parameters are near a given point: for experiments on a known optimum.
+
+    Attributes
+    ----------
+    params : array (p,)
+        Flat parameters.
+    epsilon : float
+        Squared Euclidean distance to them.
+    """
+
+    params: np.ndarray
+    epsilon: float
 
 
 class Stepper(ABC):
@@ -25,14 +39,17 @@ class Stepper(ABC):
         Updates made.
     whole : bool
         False while an update is half made: the parameters are then unusable.
+    arrived : bool
+        True once the parameters are within the run's `StopWithin`.
     """
 
     done: int = 0
     whole: bool = True
+    arrived: bool = False
 
     @abstractmethod
     def advance(self, last: int) -> bool:
-        """Make at least one update and none beyond number `last`, for about 0.1 s at most.
+        """Make at least one update and none beyond number `last`, for about 0.1 s at most; none after arriving.
 
         False if the next gradient is not finite; the parameters are then the last finite ones.
         """
@@ -54,16 +71,8 @@ class Stepper(ABC):
         """Where the gradient is not finite, in words, after `advance` returned False."""
 
 
-def run_loop(
-    stepper: Stepper, spec: FitSpec, monitor: RunMonitor, observer: Observer | None = None, work: Any = None
-) -> Outcome:
-    """Make up to `spec.n_iterations` updates.
-
-    Parameters
-    ----------
-    observer : callable or None
-        Called as `observer(iteration, work)` after every `advance` with the working vector; a true answer ends
-        the run as completed. For experiments that stop at a distance from a known optimum.
+def run_loop(stepper: Stepper, spec: FitSpec, monitor: RunMonitor) -> Outcome:
+    """Make up to `spec.n_iterations` updates, fewer where the stepper arrives.
 
     Returns
     -------
@@ -77,7 +86,7 @@ def run_loop(
         return value
 
     def outcome(status: str, message: str) -> Outcome:
-        return Outcome(stepper.params(), stepper.done, status, message)
+        return Outcome(stepper.params(), stepper.done, status, message, stepper.arrived)
 
     every, total = spec.elbo_every, spec.n_iterations
     status, message = "completed", f"{total} updates made"
@@ -93,8 +102,8 @@ def run_loop(
                         "updates are kept. Try a smaller stepsize or a smaller init_scale."
                     )
                     break
-                if observer is not None and observer(stepper.done, work):
-                    message = f"stopped by the observer after {stepper.done} updates"
+                if stepper.arrived:
+                    message = f"arrived after {stepper.done} updates"
                     break
                 if stepper.done % every == 0 and math.isnan(record()):
                     break
@@ -102,7 +111,7 @@ def run_loop(
             if status == "completed" and monitor.stop_requested and stepper.done < total:
                 who = "the callback" if monitor.stopped_by_callback else "Ctrl-C"
                 status, message = "interrupted", f"stopped by {who} after {stepper.done} of {total} updates"
-            if observer is None and (not monitor.rows or monitor.rows[-1][0] != stepper.done):
+            if not monitor.rows or monitor.rows[-1][0] != stepper.done:
                 record()
             if status != "diverged" and monitor.rows and not math.isfinite(monitor.rows[-1][1]):
                 status = "diverged"

@@ -1,4 +1,4 @@
-"""Figures 1 and 2: updates that proximal SGD needs on an isotropic Gaussian (paper, section 4.1).
+"""Updates that proximal SGD needs on an isotropic Gaussian (paper, section 4.1): one run, and the published values.
 
 The published curves are those of M = 10 Monte Carlo samples, although the text says 8, and their T is the number of
 updates made minus one; both were found by simulation, and the tests show the first at a few points.
@@ -6,6 +6,7 @@ updates made minus one; both were found by simulation, and the tests show the fi
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from importlib.resources import files
@@ -13,12 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array
-from pyturingvi.engines.base import FitSpec
-from pyturingvi.engines.numpy_engine import NumpyEngine
+from pyturingvi.engines.base import Engine, FitSpec
 from pyturingvi.families import get_family
 from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.monitor import RunMonitor
+from pyturingvi.optimize.loop import StopWithin
 from pyturingvi.optimize.rules import ProximalSGD
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ PUBLISHED_SAMPLES = 10
 MAX_UPDATES = 60_000
 NOT_REACHED = 59_999  # what the published curves print
 FAMILIES = ("mean-field", "structured", "full-rank")
+CURVE_SIZES = (100, 200, 300)  # n of figure 1
+SCALING_SIZES = tuple(range(100, 501, 50))  # n of figure 2
 
 
 def stepsizes() -> np.ndarray:
@@ -35,11 +37,15 @@ def stepsizes() -> np.ndarray:
     return 10.0 ** np.linspace(-6, -1, 50)
 
 
+@functools.lru_cache(maxsize=1)
 def published_curves() -> pd.DataFrame:
-    """Figure 1 as published: columns family, n, stepsize, iterations (59,999 = not reached)."""
-    return _published("synthetic_iterations_vs_stepsize.csv")
+    """Figure 1 as published: columns family, n, stepsize and its number `step`, iterations (59,999 = not reached)."""
+    curves = _published("synthetic_iterations_vs_stepsize.csv")
+    curves["step"] = np.rint((np.log10(curves["stepsize"]) + 6) * 49 / 5).astype(int)
+    return curves
 
 
+@functools.lru_cache(maxsize=1)
 def published_scaling() -> pd.DataFrame:
     """Figure 2 as published: columns family, n, iterations."""
     return _published("synthetic_scaling.csv")
@@ -64,9 +70,10 @@ def finite_points(family: str, n: int) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Reached:
-    """One run: updates made until `||lambda - lambda*||^2 <= epsilon`, or None."""
+    """One run: updates made until `||lambda - lambda*||^2 <= epsilon`, or None, and whether it diverged."""
 
     updates: int | None
+    diverged: bool = False
 
     @property
     def published_t(self) -> float:
@@ -82,6 +89,7 @@ def updates_to_accuracy(
     seed: int = 0,
     max_updates: int = MAX_UPDATES,
     epsilon: float = 1.0,
+    engine: str = "numpy",
 ) -> Reached:
     """Run proximal SGD from m = 0, C = I until the parameters are within `epsilon` of the optimum.
 
@@ -95,6 +103,8 @@ def updates_to_accuracy(
         Monte Carlo samples M.
     epsilon : float
         Accuracy in squared distance to the optimum m* = 5, C* = sqrt(0.1) I.
+    engine : {"numpy", "julia"}
+        The engines draw different noise from the same seed.
 
     Returns
     -------
@@ -103,13 +113,7 @@ def updates_to_accuracy(
     model = IsotropicGaussian(n)
     chosen = get_family(family)
     bound = chosen.bind(model.layout)
-    optimum = bound.from_flat(bound.initial_flat(np.full(model.dim, model.mean), math.sqrt(model.variance)))
-    difference = np.empty_like(optimum)
-
-    def close(iteration: int, work: Array) -> bool:
-        np.subtract(work, optimum, out=difference)
-        return bool(difference @ difference <= epsilon)
-
+    optimum = bound.initial_flat(np.full(model.dim, model.mean), math.sqrt(model.variance))
     spec = FitSpec(
         model=model.label,
         model_digest="",
@@ -121,14 +125,24 @@ def updates_to_accuracy(
         elbo_samples=1,
         init={"location": 0.0, "scale": 1.0},
         seed=seed,
-        engine="numpy",
+        engine=engine,
         device="cpu",
         dtype="float64",
         noise=None,
         averaging=None,
     )
     initial = bound.initial_flat(np.zeros(model.dim), 1.0)
-    # one thread: runs are many and small, so the machine's cores belong to a sweep over them
-    outcome = NumpyEngine(n_threads=1).run(model, spec, initial, None, RunMonitor(spec), observer=close)
-    reached = outcome.status == "completed" and outcome.message.startswith("stopped by the observer")
-    return Reached(outcome.n_updates if reached else None)
+    outcome = _engine(engine).run(model, spec, initial, None, RunMonitor(spec), StopWithin(optimum, epsilon))
+    if outcome.status == "interrupted":
+        raise KeyboardInterrupt
+    return Reached(outcome.n_updates if outcome.arrived else None, outcome.status == "diverged")
+
+
+def _engine(name: str) -> Engine:
+    if name == "julia":
+        from pyturingvi.engines.julia_engine import JuliaEngine
+
+        return JuliaEngine()
+    from pyturingvi.engines.numpy_engine import NumpyEngine
+
+    return NumpyEngine(n_threads=1)  # runs are many and small, so the machine's cores belong to a sweep over them

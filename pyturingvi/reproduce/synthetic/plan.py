@@ -1,0 +1,218 @@
+"""Which runs a preset is made of, in which order, and what they are expected to cost."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyturingvi.engines.base import digest
+from pyturingvi.reproduce.synthetic.problem import (
+    CURVE_SIZES,
+    FAMILIES,
+    MAX_UPDATES,
+    NOT_REACHED,
+    PUBLISHED_SAMPLES,
+    SCALING_SIZES,
+    published_curves,
+    published_scaling,
+    stepsizes,
+)
+
+STATED_SAMPLES = 8
+REPEATS, STATED_REPEATS = 3, 2
+QUICK_T = 6_000  # quick has the points whose published T is no larger
+# where the best of the 50 stepsizes lies: its number at n = 100, and the power of 1/n with which it falls
+_BEST = {"mean-field": (44.0, 1.0), "structured": (38.0, 1.0), "full-rank": (25.6, 2.0)}
+# seconds an update on one core of a 2020s server: constant, and times (n/100)^2 for full-rank or n/100 for the others
+_SECONDS = {
+    "julia": {"mean-field": (1e-5, 3e-5), "structured": (2e-5, 6e-5), "full-rank": (8e-5, 1.6e-4)},
+    "numpy": {"mean-field": (1e-4, 8e-5), "structured": (2e-4, 1.5e-4), "full-rank": (1.6e-3, 3.2e-4)},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of proximal SGD.
+
+    Attributes
+    ----------
+    step : int
+        Number of the stepsize among the 50.
+    n_samples, repeat : int
+        Monte Carlo samples M; which of the runs that are averaged.
+    max_updates : int
+        60,000, or fewer where a run that is not there by then cannot matter.
+    urgency : int
+        What is done first: 0 published points, 1 their neighbors, 2 M = 8 beside.
+    """
+
+    family: str
+    n: int
+    step: int
+    n_samples: int
+    repeat: int
+    max_updates: int = MAX_UPDATES
+    urgency: int = 0
+
+    @property
+    def key(self) -> Key:
+        """What names the run."""
+        return self.family, self.n, self.step, self.n_samples, self.repeat
+
+    @property
+    def stepsize(self) -> float:
+        """The stepsize."""
+        return float(stepsizes()[self.step])
+
+    @property
+    def seed(self) -> int:
+        """A seed of the run's own."""
+        return int(digest(*self.key)[:8], 16)
+
+    def seconds(self, engine: str) -> float:
+        """Expected seconds, from the published T where there is one."""
+        constant, growing = _SECONDS[engine][self.family]
+        per_update = constant + growing * (self.n / 100) ** (2 if self.family == "full-rank" else 1)
+        return per_update * min(self.max_updates, self._updates()) + 1e-3
+
+    def _updates(self) -> float:
+        if self.n in CURVE_SIZES:
+            return published_t(self.family, self.n, self.step)
+        return 1.26 ** (best_step(self.family, self.n) - self.step) * best_t(self.family, self.n)
+
+
+Key = tuple[str, int, int, int, int]
+Found = Mapping[Key, float]  # T of the runs already made, NaN where a capped run did not get there
+
+
+# ---- the published values, by the number of the stepsize ----------------------------------------------------
+@functools.lru_cache(maxsize=1)
+def _published() -> dict[tuple[str, int, int], float]:
+    rows = published_curves().to_dict("records")
+    return {(str(r["family"]), int(r["n"]), int(r["step"])): float(r["iterations"]) for r in rows}
+
+
+@functools.lru_cache(maxsize=1)
+def _best() -> dict[tuple[str, int], float]:
+    rows = published_scaling().to_dict("records")
+    return {(str(r["family"]), int(r["n"])): float(r["iterations"]) for r in rows}
+
+
+def published_t(family: str, n: int, step: int) -> float:
+    """T of figure 1; 59,999 where the accuracy is not reached."""
+    return _published()[family, n, step]
+
+
+def best_t(family: str, n: int) -> float:
+    """T of figure 2."""
+    return _best()[family, n]
+
+
+@functools.cache
+def curve_ends(family: str, n: int) -> tuple[int, int]:
+    """Numbers of the first and the last stepsize at which a curve of figure 1 reaches the accuracy."""
+    reached = [step for step in range(50) if published_t(family, n, step) < NOT_REACHED]
+    return reached[0], reached[-1]
+
+
+@functools.cache
+def best_step(family: str, n: int) -> int:
+    """Number of the stepsize that is best in figure 1, or of the one expected to be nearly best elsewhere."""
+    if n in CURVE_SIZES:
+        return min(range(50), key=lambda step: published_t(family, n, step))
+    at_100, power = _BEST[family]
+    return math.floor(at_100 - power * math.log10(n / 100) * 49 / 5)
+
+
+def contenders(family: str, n: int) -> tuple[int, ...]:
+    """Numbers of the stepsizes that must be run before one of them can be called the best."""
+    centre = best_step(family, n)
+    return (centre,) if n in CURVE_SIZES else (centre - 1, centre, centre + 1)
+
+
+# ---- presets ------------------------------------------------------------------------------------------------
+def _repeat(urgency: int, repeats: int, family: str, n: int, step: int, n_samples: int, cap: int) -> list[Run]:
+    return [Run(family, n, step, n_samples, repeat, cap, urgency) for repeat in range(repeats)]
+
+
+def _scaling_runs(family: str, n: int, found: Found, repeats: int = REPEATS) -> list[Run]:
+    """The stepsizes around the best one, for an n that figure 1 does not have.
+
+    A run that takes 1.3 times as long as the published T cannot be the best. Full-rank runs being long, one each tells
+    which stepsize is the best (neighbors differ by a quarter, runs by less than 1 %), and the others are made there.
+    """
+    cap, steps = min(MAX_UPDATES, round(1.3 * best_t(family, n)) + 50), contenders(family, n)
+    first = repeats if family != "full-rank" else 1
+    runs = [run for step in steps for run in _repeat(0, first, family, n, step, PUBLISHED_SAMPLES, cap)]
+    tries = {step: found.get((family, n, step, PUBLISHED_SAMPLES, 0)) for step in steps}
+    known = [t for t in tries.values() if t is not None]
+    if first < repeats and len(known) == len(steps) and not all(map(math.isnan, known)):
+        best = min(steps, key=lambda step: math.inf if math.isnan(tries[step] or 0.0) else tries[step] or 0.0)
+        runs += _repeat(0, repeats, family, n, best, PUBLISHED_SAMPLES, cap)[1:]
+    return runs
+
+
+def _paper(found: Found) -> list[Run]:
+    runs = []
+    for family in FAMILIES:
+        for n in CURVE_SIZES:
+            low, high = curve_ends(family, n)
+            long = family == "full-rank" and n >= 200  # a run that never arrives takes a minute or more
+            for step in range(low, high + 1):
+                runs += _repeat(0, REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
+                if n <= 200:
+                    repeats = 1 if long else STATED_REPEATS
+                    runs += _repeat(2, repeats, family, n, step, STATED_SAMPLES, MAX_UPDATES)
+            for step in (low - 1, high + 1):
+                runs += _repeat(1, 1 if long else REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
+        for n in SCALING_SIZES:
+            if n not in CURVE_SIZES:
+                runs += _scaling_runs(family, n, found)
+    return runs
+
+
+def _quick(found: Found) -> list[Run]:
+    runs = []
+    for family in FAMILIES:
+        for n in CURVE_SIZES[:1] if family == "full-rank" else CURVE_SIZES:
+            low, high = curve_ends(family, n)
+            every = 2 if family == "full-rank" else 3
+            chosen = {best_step(family, n), *range(high, low - 1, -every)}
+            for step in sorted(chosen):
+                if published_t(family, n, step) <= QUICK_T:
+                    runs += _repeat(0, REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
+        low, high = curve_ends(family, 100)
+        cap = round(3 * published_t(family, 100, high))
+        runs += _repeat(2, STATED_REPEATS, family, 100, high, STATED_SAMPLES, cap)
+        if family == "full-rank":
+            runs += _scaling_runs(family, 150, found)
+            runs += _repeat(0, REPEATS, family, 200, best_step(family, 200), PUBLISHED_SAMPLES, MAX_UPDATES)
+            runs += _scaling_runs(family, 250, found, repeats=1)
+        else:
+            runs += [run for n in SCALING_SIZES if n not in CURVE_SIZES for run in _scaling_runs(family, n, found)]
+    return runs
+
+
+def _full(found: Found) -> list[Run]:
+    runs = {run.key: run for run in _paper(found)}
+    for family in FAMILIES:
+        for n in CURVE_SIZES:
+            low, high = curve_ends(family, n)
+            for step in range(50):
+                inside = low <= step <= high
+                for run in _repeat(0 if inside else 1, REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES):
+                    runs[run.key] = run
+    return list(runs.values())
+
+
+PLANS: Mapping[str, Callable[[Found], list[Run]]] = {"quick": _quick, "paper": _paper, "full": _full}
+
+
+def plan(preset: str, found: Found, engine: str) -> list[Run]:
+    """All runs of a preset: the most urgent first, every point once before any twice, the longest first.
+
+    Some depend on what is `found` already: the plan grows as runs come in.
+    """
+    return sorted(PLANS[preset](found), key=lambda run: (run.urgency, run.repeat, -run.seconds(engine)))
