@@ -13,7 +13,7 @@ import pyturingvi as tv
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.reproduce import realistic, stepsize
 from pyturingvi.reproduce.bands import band
-from pyturingvi.reproduce.figure import Job, figure_named, reproduce
+from pyturingvi.reproduce.figure import FIGURES, Job, figure_named, reproduce
 
 STEPS = (1e-3, 1e15)  # the second diverges
 
@@ -40,6 +40,12 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="out"):
         reproduce("table1", out=tmp_path / "file" / "folder")
+
+
+def test_list_describes_every_figure_and_its_presets(tmp_path):
+    told = run("reproduce", "list", cwd=tmp_path).stdout
+    assert [name for name in FIGURES if f"{name} " not in told] == []
+    assert told.count("--preset quick") == told.count("--preset paper") == len(FIGURES)
 
 
 def test_every_figure_of_the_sweep_has_the_same_presets():
