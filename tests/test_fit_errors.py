@@ -300,7 +300,7 @@ def test_an_elbo_estimate_that_does_not_fit_is_refused() -> None:
 
 
 def test_full_rank_at_the_largest_size_is_refused_before_anything_is_allocated() -> None:
-    """irt-large of table 1: p = 566,817,614, so Adam needs 6 p float64 numbers and 32 points of d more; and the ELBO."""
+    """irt-large of table 1: p = 566,817,614, so Adam needs 6 p float64 numbers 32 points of d more, and the ELBO."""
     counting = Counting(Layout(193, 33475, 1))
     needed = 8 * (6 * 566_817_614 + 4 * 8 * 33_668 + 3 * 1024)
     tracemalloc.start()

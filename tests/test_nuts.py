@@ -104,7 +104,7 @@ def test_ctrl_c_keeps_the_draws_of_all_chains(monkeypatch: pytest.MonkeyPatch, s
 FAILING = """
 @model function failing(y)
     m ~ Normal(0, 3)
-    m > 2.5 && throw(DomainError(m, "too far for me"))
+    3.0 < m < 3.2 && throw(DomainError(m, "not here"))
     y ~ Normal(m, 1)
 end
 """
@@ -113,11 +113,10 @@ end
 @julia
 def test_an_error_of_the_model_keeps_the_draws_of_all_chains() -> None:
     model = tv.models.Turing(FAILING, {"y": 0.0}, ad="forwarddiff")
-    with pytest.warns(RuntimeWarning, match=r"failing fails in chain [12], step .*too far for me.*are kept"):
-        draws = tv.sample_nuts(model, 20_000, 0, 2, seed=3, progress=False)
+    with pytest.warns(RuntimeWarning, match=r"(?s)failing fails in chain [12], step .*not here.*are kept"):
+        draws = tv.sample_nuts(model, 20_000, 20, 2, seed=3, progress=False)
     assert (draws.status, draws.points.shape[0]) == ("failed", 2)
     assert 1 <= draws.points.shape[1] < 20_000
-    assert (draws.points < 2.5).all()
     assert np.isfinite(model.log_density(draws.points.reshape(-1, 1))).all()
     assert "DomainError" in draws.message
     assert "failed in" in repr(draws)
@@ -126,7 +125,7 @@ def test_an_error_of_the_model_keeps_the_draws_of_all_chains() -> None:
 @julia
 def test_an_error_in_the_warm_up_has_no_draws_to_keep() -> None:
     model = tv.models.Turing(FAILING, {"y": 0.0}, ad="forwarddiff")
-    with pytest.raises(EngineError, match=r"failing fails in chain .*too far for me.*There are no draws yet"):
+    with pytest.raises(EngineError, match=r"(?s)failing fails in chain .*not here.*There are no draws yet"):
         tv.sample_nuts(model, 10, 20_000, 2, seed=3, progress=False)
 
 
