@@ -73,11 +73,16 @@ def fit(
     """
     import pyturingvi as tv
     from pyturingvi.families import get_family
+    from pyturingvi.fitting import check_values
     from pyturingvi.interrupts import DeferredInterrupt
     from pyturingvi.paths import check_writable
     from pyturingvi.plots import save_elbo_plot
 
     name = get_family(family).name
+    optimizer = tv.Adam(stepsize)
+    check_values(iterations, samples, elbo_every, elbo_samples, seed, engine, device, dtype, max_memory)
+    if checkpoint is not None:
+        check_writable(checkpoint, "--checkpoint")
     model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
     target, picture = _targets(model.label, name, out, plot)
     if checkpoint is not None and check_writable(checkpoint, "--checkpoint") in (target, picture):
@@ -86,7 +91,7 @@ def fit(
     result = tv.fit(
         model,
         family=family,
-        optimizer=tv.Adam(stepsize),
+        optimizer=optimizer,
         n_iterations=iterations,
         n_samples=samples,
         elbo_every=elbo_every,
@@ -227,7 +232,11 @@ def setup(
 def doctor(
     start: Annotated[bool, typer.Option(help="Start Julia for trial, where it is set up.")] = True,
 ) -> None:
-    """Show what is found on this machine, and the command that mends what is missing."""
+    """Show what is found on this machine, and the command that mends what is missing.
+
+    Exit code 1 means that a Julia is set up which cannot be used (or its settings are damaged); 0 that nothing is
+    broken, whatever is not installed.
+    """
     from pyturingvi.doctor import examine
 
     findings = examine(start)
@@ -236,6 +245,8 @@ def doctor(
         typer.echo(f"{'ok' if finding.ok else '--':<3} {finding.topic:<{width}}  {finding.found}")
         if finding.remedy:
             typer.echo(f"{'':<{width + 5}} -> {finding.remedy}")
+    if any(finding.broken for finding in findings):
+        raise typer.Exit(EXIT_UNUSABLE)
 
 
 def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Path, Path | None]:

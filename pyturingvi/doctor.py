@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked for: what it is, whether it is usable, what was found, and what to do if it is not."""
+    """One thing looked for: what it is, whether it is usable, what was found, and what to do if it is not.
+
+    `broken` tells what is set up and fails from what is only not there.
+    """
 
     topic: str
     ok: bool
     found: str
     remedy: str = ""
+    broken: bool = False
 
 
 def examine(start: bool = True) -> list[Finding]:
@@ -78,6 +82,7 @@ _ENGINE = "Julia engine"
 _PATIENCE = 300.0  # seconds: a start that has to compile takes one or two minutes
 _OPTIONAL = {
     "Turing": ("fce5fe82-541a-59a6-adf8-730c64b5f9a0", "0.46", "tv.models.Turing, tv.sample_nuts"),
+    "Mooncake": ("da2b9cff-9c12-43a0-ae48-6db2b0edb7d6", "0.5", "fast gradients of large Turing models"),
     "CUDA": ("052768ef-5323-5732-b1bb-66c8b64840ba", "", "device='cuda' with engine='julia'"),
 }
 
@@ -91,17 +96,17 @@ def _julia(start: bool) -> list[Finding]:
     try:
         environment = find_environment()
     except EngineError as error:
-        return [Finding(_ENGINE, False, str(error))]
+        return [Finding(_ENGINE, False, str(error), broken=True)]
     if environment is None:
         found = f"no Julia is set up (no {settings_path()}); fits run on the embedded engine, engine='numpy'"
         return [Finding(_ENGINE, False, found, "pyturingvi setup")]
     if problems := examine_julia(environment):
-        return [Finding(_ENGINE, False, problems[0].what, problems[0].command)]
+        return [Finding(_ENGINE, False, problems[0].what, problems[0].command, broken=True)]
     origin = "juliacall's variables" if environment.origin == "variables" else str(settings_path())
     julia = f"{environment.probe().version} ({environment.executable}), project {environment.project}, from {origin}"
     found_julia = Finding("Julia", True, julia)
     if problems := examine_packages(environment):
-        return [found_julia, Finding(_ENGINE, False, problems[0].what, problems[0].command)]
+        return [found_julia, Finding(_ENGINE, False, problems[0].what, problems[0].command, broken=True)]
     return [found_julia, *_julia_packages(environment), _julia_engine(environment, start)]
 
 
@@ -134,5 +139,5 @@ def _julia_engine(environment: JuliaEnvironment, start: bool) -> Finding:
         again = "pyturingvi setup"  # which shows Julia's own words, and waits for as long as it takes
         if environment.origin != "juliapkg":
             again += f" --julia {shlex.quote(environment.executable)} --project {shlex.quote(environment.project)}"
-        return Finding(_ENGINE, False, f"does not start: {error}", again)
+        return Finding(_ENGINE, False, f"does not start: {error}", again, broken=True)
     return Finding(_ENGINE, True, f"started in {trial.seconds:.1f} s")

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.arguments import real_array, whole_number
+from pyturingvi.arguments import LARGEST_SEED, real_array, whole_number
 from pyturingvi.array_namespace import DTYPES
-from pyturingvi.engines.base import FitSpec, digest, model_digest, select_engine
+from pyturingvi.engines.base import FitSpec, check_engine_name, digest, model_digest, select_engine
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.families import Family, get_family
-from pyturingvi.memory import check_memory, fit_bytes
+from pyturingvi.memory import check_limit, check_memory, fit_bytes
 from pyturingvi.models.base import Model
 from pyturingvi.monitor import RunMonitor
 from pyturingvi.optimize.averaging import PolynomialAveraging
@@ -112,14 +112,10 @@ def fit(
         raise InputError(f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}.")
     chosen = get_family(family)
     rule = get_rule(optimizer)
-    n_iterations = whole_number("n_iterations", n_iterations, 1)
-    n_samples = whole_number("n_samples", n_samples, 1)
-    elbo_every = whole_number("elbo_every", elbo_every, 1)
-    elbo_samples = whole_number("elbo_samples", elbo_samples, 1)
-    seed = whole_number("seed", seed, 0, None)
+    n_iterations, n_samples, elbo_every, elbo_samples, seed = check_values(
+        n_iterations, n_samples, elbo_every, elbo_samples, seed, engine, device, dtype, max_memory
+    )
     n_threads = None if n_threads is None else whole_number("n_threads", n_threads, 1)
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES)
     if callback is not None and not callable(callback):
         raise InputError(f"callback must be a function of (iteration, elbo), got {callback!r}.")
     if averaging is not None and not isinstance(averaging, PolynomialAveraging):
@@ -135,10 +131,14 @@ def fit(
         n_samples,
         averaging=averaging is not None,
         checkpoint=path is not None,
+        elbo_samples=elbo_samples,
     )
-    check_memory(needed, max_memory, device, chosen, model.layout, runner.device_memory(device))
-
     draws = None if noise is None else _check_noise(noise, n_iterations, n_samples, model.dim)
+    if draws is not None and device == "cpu":
+        needed += draws.nbytes
+    check_memory(needed, max_memory, device, chosen, model.layout, runner.device_memory(device), elbo_samples)
+    if draws is not None:
+        draws = draws.copy()  # a callback may change the user's array while the fit runs
     initial, described = _initial(model, chosen, init, init_location, init_scale)
     _check_start(model, chosen, initial)
     spec = FitSpec(
@@ -169,6 +169,40 @@ def fit(
             error.add_note(f"The fit so far ({monitor.partial.n_updates} updates) is this exception's `partial_fit`.")
         raise
     return Fit(model, spec, outcome, monitor.rows, monitor.seconds)
+
+
+def check_values(
+    n_iterations: Any,
+    n_samples: Any,
+    elbo_every: Any,
+    elbo_samples: Any,
+    seed: Any,
+    engine: Any,
+    device: Any,
+    dtype: Any,
+    max_memory: Any,
+) -> tuple[int, int, int, int, int]:
+    """Check the arguments of `fit` that need no model; the whole numbers among them.
+
+    Raises
+    ------
+    InputError
+        For the first that cannot be used.
+    """
+    counts = (
+        whole_number("n_iterations", n_iterations, 1),
+        whole_number("n_samples", n_samples, 1),
+        whole_number("elbo_every", elbo_every, 1),
+        whole_number("elbo_samples", elbo_samples, 1),
+        whole_number("seed", seed, 0, LARGEST_SEED),
+    )
+    check_engine_name(engine)
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"Unknown device {device!r}: it must be 'cpu' or 'cuda'.")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES)
+    check_limit(max_memory)
+    return counts
 
 
 def _finite_array(name: str, value: Any) -> np.ndarray:

@@ -41,19 +41,57 @@ def fit_bytes(
     n_samples: int,
     averaging: bool = False,
     checkpoint: bool = False,
+    elbo_samples: int = 0,
 ) -> int:
     """Bytes that one fit takes at its peak.
 
     Parameters, gradient, optimizer state and the batch of points; in float64 the start and the result, and the copy
-    of parameters and state that a checkpoint writes.
+    of parameters and state that a checkpoint writes. An ELBO estimate draws its points piece by piece, but keeps the
+    log densities of all, which are joined and then compared with their mean.
     """
     p, d = family.n_params(layout), layout.dim
     state = 1 + n_slots + (1 if averaging else 0)
     copies = 1 + (state if checkpoint else 1)
-    return itemsize * ((state + 1) * p + 4 * n_samples * d) + 8 * copies * p
+    return itemsize * ((state + 1) * p + 4 * n_samples * d) + 8 * copies * p + _ELBO_BYTES * elbo_samples
 
 
-def check_memory(needed: int, limit: Any, device: str, family: Family, layout: Layout, free: int | None = None) -> None:
+_ELBO_BYTES = 3 * 8
+
+
+def nuts_bytes(dim: int, n_chains: int, n_draws: int) -> int:
+    """Bytes of NUTS at its peak: the draws in Julia, a copy on their way, and NumPy's; and a sampler for each chain.
+
+    With a draw go whether it diverged and the depth of its tree. A sampler holds some 16 vectors.
+    """
+    return n_chains * (n_draws * (3 * 8 * dim + 34) + 16 * 8 * dim + 2048)
+
+
+def check_nuts_memory(dim: int, n_chains: int, n_draws: int) -> None:
+    """Refuse draws that will not fit in the memory that is free.
+
+    Raises
+    ------
+    MemoryLimitError
+        With the bytes needed and the bytes there are.
+    """
+    needed, have = nuts_bytes(dim, n_chains, n_draws), available_memory()
+    if needed > have:
+        raise MemoryLimitError(
+            f"sample_nuts with n_chains={n_chains:,} and n_draws={n_draws:,} at d={dim} needs {needed:,} bytes "
+            f"({needed / 2**30:.1f} GiB) for the draws; {have:,} bytes ({have / 2**30:.1f} GiB) are free. Nothing was "
+            "allocated; take fewer draws or chains."
+        )
+
+
+def check_memory(
+    needed: int,
+    limit: Any,
+    device: str,
+    family: Family,
+    layout: Layout,
+    free: int | None = None,
+    elbo_samples: int = 0,
+) -> None:
     """Refuse a fit that will not fit; `free` bytes are there, or as many as `available_memory` finds.
 
     Raises
@@ -61,23 +99,31 @@ def check_memory(needed: int, limit: Any, device: str, family: Family, layout: L
     MemoryLimitError
         With the bytes needed and the bytes there are.
     """
+    check_limit(limit)
     if limit is None:
         have, source = available_memory(device) if free is None else free, "are free"
     else:
-        if isinstance(limit, bool) or not isinstance(limit, int | float | np.integer) or not limit > 0:
-            raise InputError(f"max_memory must be a number of bytes above 0, got {limit!r}.")
         if limit == math.inf:
             return
         have, source = int(limit), "are allowed by max_memory"
     if needed > have:
         p = family.n_params(layout)
-        advice = (
-            "family='structured' grows linearly with the number of locals"
-            if family.name == "full-rank"
-            else "dtype='float32' halves it"
-        )
+        if _ELBO_BYTES * elbo_samples > needed / 2:
+            advice = f"most of it is for elbo_samples={elbo_samples:,}, of which fewer will do"
+        elif family.name == "full-rank":
+            advice = "family='structured' grows linearly with the number of locals"
+        else:
+            advice = "dtype='float32' halves it"
         raise MemoryLimitError(
             f"A {family.name} fit with d={layout.dim} has {p:,} parameters and needs {needed:,} bytes "
-            f"({needed / 2**30:.1f} GiB) for parameters, gradient and optimizer state; {have:,} bytes "
+            f"({needed / 2**30:.1f} GiB) for parameters, gradient, optimizer state and draws; {have:,} bytes "
             f"({have / 2**30:.1f} GiB) {source}. Nothing was allocated; {advice}."
         )
+
+
+def check_limit(limit: Any) -> None:
+    """Raise an InputError unless it is None or a number of bytes above 0."""
+    if limit is None:
+        return
+    if isinstance(limit, bool) or not isinstance(limit, int | float | np.integer) or not limit > 0:
+        raise InputError(f"max_memory must be a number of bytes above 0, got {limit!r}.")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.arguments import whole_number
+from pyturingvi.arguments import LARGEST_SEED, whole_number
 from pyturingvi.errors import DataError, EngineError, InputError, unknown_name
 from pyturingvi.interrupts import DeferredInterrupt
+from pyturingvi.memory import check_nuts_memory
 from pyturingvi.models.base import Model
 from pyturingvi.models.turing import AD_BACKENDS, Turing
 
@@ -33,8 +35,10 @@ class NutsDraws:
         Transitions that diverged: the posterior may not be explored where they happen.
     tree_depth : (n_chains, n_draws) int array
     step_size : (n_chains,) array
-    status : {"completed", "interrupted"}
-        After Ctrl-C the draws made so far are kept, as many of each chain.
+    status : {"completed", "interrupted", "failed"}
+        After Ctrl-C, or an error in the model ("failed"), the draws made so far are kept, as many of each chain.
+    message : str
+        What the model threw, and in which chain; empty unless it failed.
     seconds : float
         Wall time, warm-up and compilation included.
     """
@@ -48,6 +52,7 @@ class NutsDraws:
         step_size: np.ndarray,
         status: str,
         seconds: float,
+        message: str = "",
     ) -> None:
         self.model = model
         self.points = points
@@ -56,6 +61,7 @@ class NutsDraws:
         self.step_size = step_size
         self.status = status
         self.seconds = seconds
+        self.message = message
         self._natural: dict[str, np.ndarray] | None = None
 
     def __repr__(self) -> str:
@@ -95,7 +101,8 @@ class NutsDraws:
         -------
         DataFrame
             One row a scalar, e.g. `beta[age]`; columns mean, sd, q5, median, q95, as `Fit.summary` has, and r_hat
-            (rank-normalized), ess_bulk and ess_tail (Vehtari et al. 2021). A constant has NaN there.
+            (rank-normalized), ess_bulk and ess_tail (Vehtari et al. 2021). A constant has NaN there, as all have with
+            fewer than 4 draws of a chain; the sd of a single draw is NaN.
         """
         import pandas as pd
 
@@ -107,7 +114,8 @@ class NutsDraws:
             flat = draws[name].reshape(-1, int(np.prod(draws[name].shape[2:], dtype=int)))
             quantiles = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
             diagnostics = self._diagnose(flat)
-            blocks.append(np.vstack([flat.mean(axis=0), flat.std(axis=0, ddof=1), quantiles, diagnostics]).T)
+            spread = flat.std(axis=0, ddof=1) if len(flat) > 1 else np.full(flat.shape[1], np.nan)
+            blocks.append(np.vstack([flat.mean(axis=0), spread, quantiles, diagnostics]).T)
             labels += self._labels(name)
         figures = np.vstack(blocks) if blocks else np.empty((0, len(columns)))
         return pd.DataFrame(figures, columns=columns, index=pd.Index(labels, name="variable"))
@@ -193,7 +201,7 @@ def sample_nuts(
     seed : int
         The same seed gives the same draws again with the same versions of the Julia packages.
     target_acceptance : float
-        Between 0 and 1; nearer to 1 means smaller steps and fewer divergences.
+        At least 0.1 and below 1; nearer to 1 means smaller steps and fewer divergences.
     ad : str, optional
         Automatic differentiation as in `tv.models.Turing`; by default the model's own, or the fastest that works.
     progress : bool
@@ -202,14 +210,16 @@ def sample_nuts(
     Returns
     -------
     NutsDraws
-        After Ctrl-C, the draws made so far.
+        After Ctrl-C, or if the model throws, the draws made so far; the latter with a RuntimeWarning.
 
     Raises
     ------
     InputError
         If an argument is out of range.
+    MemoryLimitError
+        If the draws need more memory than is free; nothing was started.
     EngineError
-        If there is no Julia with Turing, or the model is a Python function.
+        If there is no Julia with Turing, the model is a Python function, or it throws before there are draws.
     KeyboardInterrupt
         After Ctrl-C during the warm-up: there are no draws yet.
     """
@@ -222,11 +232,12 @@ def sample_nuts(
     n_draws = whole_number("n_draws", n_draws, 1)
     n_tune = whole_number("n_tune", n_tune, 0)
     n_chains = whole_number("n_chains", n_chains, 1)
-    seed = whole_number("seed", seed, 0, None)
-    if not isinstance(target_acceptance, float | int | np.floating) or not 0 < target_acceptance < 1:
-        raise InputError(f"target_acceptance must be a number between 0 and 1, got {target_acceptance!r}.")
+    seed = whole_number("seed", seed, 0, LARGEST_SEED)
+    if not isinstance(target_acceptance, float | int | np.floating) or not 0.1 <= target_acceptance < 1:
+        raise InputError(f"target_acceptance must be a number of at least 0.1 and below 1, got {target_acceptance!r}.")
     if ad is not None and ad not in AD_BACKENDS:
         raise unknown_name("ad", ad, AD_BACKENDS)
+    check_nuts_memory(model.dim, n_chains, n_draws)
 
     from pyturingvi.julia_runtime import start_julia
 
@@ -236,17 +247,23 @@ def sample_nuts(
     P = runtime.module
     inner = _turing_form(runtime, model, ad)
     run = runtime.call(P.start_nuts, inner, str(seed), n_chains, n_draws, n_tune, float(target_acceptance))
-    n_tuned = n_drawn = 0
+    n_tuned, n_drawn, failure = 0, 0, ""
     with DeferredInterrupt() as interrupt, _Bar(model.label, n_tune + n_draws, progress) as bar:
-        while n_drawn < n_draws and not interrupt.requested:
-            n_tuned, n_drawn, n_divergent = runtime.call(P.advance_nuts_b, run, _CHUNK_SECONDS)
+        while n_drawn < n_draws and not (failure or interrupt.requested):
+            n_tuned, n_drawn, n_divergent, failure = runtime.call(P.advance_nuts_b, run, _CHUNK_SECONDS)
             bar.show(n_tuned + n_drawn, "warm-up" if n_tuned < n_tune else f"{n_divergent} divergent")
+    failure = str(failure)
+    if n_drawn == 0 and failure:
+        raise EngineError(f"sample_nuts: {model.label} fails in {failure}. There are no draws yet.")
     if n_drawn == 0:
         raise KeyboardInterrupt(f"sample_nuts was interrupted after {n_tuned} of {n_tune} warm-up steps: no draws yet.")
     points, divergent, tree_depth, step_size = (np.array(runtime.to_numpy(a)) for a in runtime.call(P.nuts_draws, run))
-    status = "completed" if n_drawn == n_draws else "interrupted"
+    status = "completed" if n_drawn == n_draws else "failed" if failure else "interrupted"
+    if status == "failed":
+        kept = f"The {n_drawn:,} draws of each chain before are kept, with the status 'failed'."
+        warnings.warn(f"sample_nuts: {model.label} fails in {failure}. {kept}", RuntimeWarning, stacklevel=2)
     seconds = time.perf_counter() - start
-    return NutsDraws(model, points, divergent.astype(bool), tree_depth, step_size, status, seconds)
+    return NutsDraws(model, points, divergent.astype(bool), tree_depth, step_size, status, seconds, failure)
 
 
 def _turing_form(runtime: Any, model: Model, ad: str | None) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi.archive import damaged, join_state, read_archive, split_state, write_archive
-from pyturingvi.arguments import real_array, whole_number
+from pyturingvi.arguments import LARGEST_SEED, real_array, whole_number
 from pyturingvi.engines.base import FitSpec, Outcome
 from pyturingvi.errors import DataError, OutputError
 from pyturingvi.families import Family
@@ -119,7 +119,7 @@ class Fit:
     def sample_unconstrained(self, n: int, seed: int = 0) -> np.ndarray:
         """Draw n unconstrained points (n, d)."""
         noise = np.empty((whole_number("n", n, 1), self.model.dim))
-        self._bound.base.fill(generator(np, whole_number("seed", seed, 0, None), SAMPLE_STREAM), noise)
+        self._bound.base.fill(generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM), noise)
         points = np.empty_like(noise)
         self._bound.transform(self._bound.from_flat(self.params), noise, points)
         return points
@@ -173,7 +173,7 @@ class Fit:
         """Draws (n, d_z): every family is lower triangular, so z depends on its own noise alone."""
         d_z = self.model.layout.n_global
         noise = np.empty((whole_number("n", n, 2), d_z))
-        self._bound.base.fill(generator(np, whole_number("seed", seed, 0, None), SAMPLE_STREAM, 1), noise)
+        self._bound.base.fill(generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM, 1), noise)
         # in the non-standardized form too, z's own location and scale are the raw ones
         return np.asarray(noise @ self._bound.global_scale(self.params).T + self.params[:d_z])
 

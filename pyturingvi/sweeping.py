@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from pyturingvi.arguments import whole_number
-from pyturingvi.errors import OutputError, unknown_name
+from pyturingvi.errors import EngineError, OutputError, unknown_name
 from pyturingvi.interrupts import DeferredInterrupt
 from pyturingvi.memory import available_memory
 from pyturingvi.sweeps.folder import Call, SweepFolder, read_timing, store_model
@@ -52,8 +52,9 @@ def sweep(
         "adam", "sgd", "proximal-sgd", "projected-sgd".
     executor : optional
         Anything with the `submit` of `concurrent.futures`: Dask's `client.get_executor()`, a submitit executor, an
-        MPI pool. It gets all cells at once, and its workers must see `out` under the same path. By default the cells
-        run in processes of this machine (loky), the costliest first, as many at a time as fit in memory.
+        MPI pool. It gets all cells at once, and its workers must see `out` under the same path; with engine="julia"
+        they must run the cells in their main thread. By default the cells run in processes of this machine (loky),
+        the costliest first, as many at a time as fit in memory.
     out : path
         Folder of the sweep; made if it is not there.
     n_workers : int, optional
@@ -98,6 +99,11 @@ def sweep(
     folder = SweepFolder.create(out)
     wanted = {cell.name: cell.settings for cell in cells}
     to_do = [cell for cell in cells if not folder.is_done(cell.name, cell.settings, keep)]
+    if given is not None and given.in_threads and any(cell.settings["engine"] == "julia" for cell in to_do):
+        raise EngineError(
+            "executor: it runs the cells in threads, and Julia runs in the main thread of a process only. Use "
+            "engine='numpy' where the model allows it, an executor of processes, or none."
+        )
     interrupted = False
     if to_do:
         workers = given or LocalWorkers(min(n_workers or default_workers(n_threads), len(to_do)), n_threads)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fake_julia import fake_julia, fake_project
 from julia_children import break_package, copy_project
+from typer.testing import CliRunner
 
 from pyturingvi import doctor
+from pyturingvi.cli import app
 from pyturingvi.doctor import Finding, examine
 from pyturingvi.julia_environment import VARIABLES, JuliaEnvironment, find_environment, remember
 
@@ -75,6 +78,32 @@ def test_what_passes_all_checks_but_does_not_start_is_told_with_the_reason(tmp_p
     assert not engine.ok
     assert engine.found.startswith("does not start: Julia 1.10.8 did not start with the project")
     assert engine.remedy == f"pyturingvi setup --julia {executable} --project {project}"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "code"),
+    [
+        (lambda folder, config: None, 0),
+        (lambda folder, config: config.write_text("{"), 1),
+        (lambda folder, config: remember_fakes(folder, "1.10.4"), 1),
+        (lambda folder, config: remember_fakes(folder, changes={"Zygote": None}), 1),
+        (lambda folder, config: remember_fakes(folder), 1),  # the stand-in does not start
+    ],
+    ids=["nothing", "damaged", "old", "lacking", "no start"],
+)
+def test_the_exit_code_tells_a_broken_julia_from_none(
+    tmp_path: Path, config: Path, prepare: Callable[[Path, Path], None], code: int
+) -> None:
+    config.parent.mkdir()
+    prepare(tmp_path, config)
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == code, done.output
+    assert ("--  Julia engine" in done.output) is True
+
+
+def remember_fakes(folder: Path, version: str = "1.10.8", changes: dict[str, str | None] | None = None) -> None:
+    project = fake_project(folder / "project", changes)
+    remember(JuliaEnvironment(str(fake_julia(folder / "bin", version)), str(project), "registered"))
 
 
 # ---- with a real Julia --------------------------------------------------------------------------------------

@@ -491,3 +491,20 @@ def test_numpy_scalars_are_numbers_too() -> None:
     plain = tv.Adam(tv.step_decay(0.5, 0.5, 5), beta1=0.5)
     one, other = (tv.fit(model, "mean-field", r, n_iterations=12, progress=False).params for r in (rule, plain))
     np.testing.assert_array_equal(one, other)
+
+
+def test_noise_that_a_callback_changes_is_not_seen_by_the_run(poisson: tv.models.Model) -> None:
+    noise = np.random.default_rng(3).normal(size=(6, 2, poisson.dim))
+    settings: dict[str, Any] = {
+        "n_iterations": 6,
+        "n_samples": 2,
+        "elbo_every": 2,
+        "elbo_samples": 8,
+        "progress": False,
+    }
+    expected = tv.fit(poisson, engine="numpy", noise=noise.copy(), **settings)
+    given = noise.copy()
+    found = tv.fit(poisson, engine="numpy", noise=given, callback=lambda *_: given.fill(np.nan), **settings)
+    assert np.isnan(given).all()
+    assert found.status == "completed"
+    np.testing.assert_array_equal(found.params, expected.params)

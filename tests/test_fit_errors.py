@@ -67,6 +67,11 @@ def test_seeds_that_are_no_whole_number_are_refused(value: Any) -> None:
     refuse("seed must be a whole number of at least 0, got", seed=value)
 
 
+def test_seeds_that_python_does_not_write_out_are_refused() -> None:
+    refuse(r"seed must be at most 2\*\*1024 - 1", seed=10**4400)
+    refuse("too long to show", seed=-(10**4400))
+
+
 def test_whole_numbers_of_other_types_count_as_integers() -> None:
     model = Counting().model
     plain = tv.fit(model, n_iterations=4, n_samples=2, seed=5, progress=False)
@@ -219,8 +224,11 @@ def test_a_density_that_is_not_finite_at_the_start_is_refused(where: str) -> Non
 def test_memory_is_counted_to_the_byte(
     family: str, optimizer: Any, averaging: Any, dtype: str, n_vectors: int, n_params: int, itemsize: int
 ) -> None:
-    """Parameters, gradient, the optimizer's moments and the average; four batches; start and result in float64."""
-    needed = itemsize * (n_vectors * n_params + 4 * 2 * 5) + 8 * 2 * n_params
+    """Parameters, gradient, the optimizer's moments and the average; four batches; start and result in float64.
+
+    And three float64 numbers for each draw of an ELBO estimate.
+    """
+    needed = itemsize * (n_vectors * n_params + 4 * 2 * 5) + 8 * 2 * n_params + 3 * 8 * 1024
     arguments = {"family": family, "optimizer": optimizer, "averaging": averaging, "dtype": dtype}
     refuse(
         f"{n_params} parameters and needs {needed:,} bytes .*{needed - 1:,} bytes .*allowed by max_memory",
@@ -252,7 +260,14 @@ def test_a_fit_takes_the_memory_that_was_counted(
     model = tv.models.IsotropicGaussian(500, n_global=5 if family == "full-rank" else 700)
     chosen = get_family(family)
     needed = fit_bytes(
-        chosen, model.layout, 8, optimizer.n_slots, 8, averaging=averaging is not None, checkpoint=checkpoint
+        chosen,
+        model.layout,
+        8,
+        optimizer.n_slots,
+        8,
+        averaging=averaging is not None,
+        checkpoint=checkpoint,
+        elbo_samples=16,
     )
     arguments: dict[str, Any] = {"optimizer": optimizer, "averaging": averaging, "elbo_samples": 16}
     if checkpoint:
@@ -267,10 +282,27 @@ def test_a_fit_takes_the_memory_that_was_counted(
     assert needed - 8 * p < peak < needed + (22 if checkpoint else 6) * 2**20
 
 
+def test_an_elbo_estimate_takes_the_memory_that_was_counted() -> None:
+    """Beside the pieces of 2 MiB in which the points are drawn."""
+    model, n = tv.models.IsotropicGaussian(2), 2_000_000
+    arguments: dict[str, Any] = {"n_iterations": 1, "progress": False, "n_threads": 1}
+    tv.fit(model, elbo_samples=16, **arguments)  # imports
+    tracemalloc.start()
+    tv.fit(model, elbo_samples=n, **arguments)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    needed = fit_bytes(get_family("structured"), model.layout, 8, 2, 8, elbo_samples=n)
+    assert needed - 8 * n < peak < needed + 10 * 2**20
+
+
+def test_an_elbo_estimate_that_does_not_fit_is_refused() -> None:
+    refuse(r"needs 24,\d{3},\d{3},\d{3},\d{3} bytes .*fewer will do", MemoryLimitError, elbo_samples=10**12)
+
+
 def test_full_rank_at_the_largest_size_is_refused_before_anything_is_allocated() -> None:
-    """irt-large of table 1: p = 566,817,614, so Adam needs 6 p float64 numbers and 32 points of d more."""
+    """irt-large of table 1: p = 566,817,614, so Adam needs 6 p float64 numbers 32 points of d more, and the ELBO."""
     counting = Counting(Layout(193, 33475, 1))
-    needed = 8 * (6 * 566_817_614 + 4 * 8 * 33_668)
+    needed = 8 * (6 * 566_817_614 + 4 * 8 * 33_668 + 3 * 1024)
     tracemalloc.start()
     with pytest.raises(MemoryLimitError, match=f"566,817,614 parameters and needs {needed:,} bytes") as caught:
         tv.fit(counting.model, "full-rank", progress=False, max_memory=16e9)

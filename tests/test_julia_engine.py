@@ -10,7 +10,7 @@ import pytest
 
 import pyturingvi as tv
 from pyturingvi.engines.julia_engine import julia_log_density_and_gradient
-from pyturingvi.errors import EngineError, InputError
+from pyturingvi.errors import EngineError, InputError, MemoryLimitError
 
 pytestmark = pytest.mark.julia
 FAMILIES = [tv.MeanField(), tv.Structured(), tv.Structured(standardized=False), tv.FullRank()]
@@ -203,3 +203,25 @@ def test_a_call_that_no_method_takes_is_one_short_message() -> None:
     with pytest.raises(EngineError, match="MethodError") as caught:
         runtime.call(runtime.module.advance_session_b, 1, 2, 3)
     assert len(str(caught.value)) <= 200
+
+
+def test_noise_that_a_callback_changes_is_not_seen_by_the_run(poisson: tv.models.Model) -> None:
+    noise = np.random.default_rng(3).normal(size=(6, 2, poisson.dim))
+    settings: dict[str, Any] = {
+        "n_iterations": 6,
+        "n_samples": 2,
+        "elbo_every": 2,
+        "elbo_samples": 8,
+        "progress": False,
+    }
+    expected = tv.fit(poisson, engine="julia", noise=noise.copy(), **settings)
+    given = noise.copy()
+    found = tv.fit(poisson, engine="julia", noise=given, callback=lambda *_: given.fill(np.nan), **settings)
+    assert np.isnan(given).all()
+    assert found.status == "completed"
+    np.testing.assert_array_equal(found.params, expected.params)
+
+
+def test_an_elbo_estimate_that_does_not_fit_in_memory_is_refused(poisson: tv.models.Model) -> None:
+    with pytest.raises(MemoryLimitError, match="elbo_samples=1,000,000,000,000, of which fewer will do"):
+        fit(poisson, elbo_samples=10**12)

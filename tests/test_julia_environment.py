@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 from fake_julia import fake_julia, fake_project, packages
 
+import pyturingvi as tv
 from pyturingvi import julia_environment
+from pyturingvi.engines import base
 from pyturingvi.errors import EngineError, OutputError
 from pyturingvi.julia_environment import (
     BROKEN,
@@ -156,6 +159,19 @@ def test_damaged_settings_get_one_line_that_says_how_to_renew_them(config: Path,
     assert "\n" not in str(caught.value)
 
 
+def test_an_automatic_choice_warns_once_of_damaged_settings(
+    config: Path, isotropic: tv.models.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "_told", set())
+    config.parent.mkdir()
+    config.write_text("{")
+    words = r"the settings '.*julia\.json' are unreadable.*Mend it with: pyturingvi setup; until then the numpy engine"
+    with pytest.warns(RuntimeWarning, match=words) as caught:
+        assert base.select_engine("auto", isotropic).name == "numpy"
+    assert len(caught) == 1
+    assert base.select_engine("auto", isotropic).name == "numpy"
+
+
 def test_settings_with_half_a_probe_are_damaged(config: Path, usable: JuliaEnvironment) -> None:
     remember(usable)
     settings = json.loads(config.read_text())
@@ -282,8 +298,17 @@ def test_juliapkg_installs_what_the_bundled_project_needs_and_no_other_versions(
     listed = juliapkg_table()["packages"]
     assert set(project["deps"]) - standard <= set(listed)
     for name, entry in listed.items():
-        if name in known:
-            assert entry == {"uuid": known[name], "version": project["compat"][name]}
+        assert entry == {"uuid": known[name], "version": project["compat"][name]}
+
+
+def test_juliapkg_installs_every_backend_that_a_turing_model_may_choose_by_itself() -> None:
+    """ForwardDiff comes with Turing; the others must be asked for."""
+    code = (source_directory() / "ext" / "TuringExt" / "backends.jl").read_text()
+    backends = dict(re.findall(r'"(\w+)", "([0-9a-f-]{36})"', code))
+    assert set(backends) == {"ForwardDiff", "ReverseDiff", "Mooncake", "Zygote"}
+    listed = juliapkg_table()["packages"]
+    for name in ("ReverseDiff", "Mooncake", "Zygote"):
+        assert listed[name]["uuid"] == backends[name]
 
 
 def test_juliapkg_takes_a_julia_that_the_checks_take() -> None:

@@ -115,6 +115,9 @@ def test_bad_long_tables_are_refused():
         ItemResponse.from_long(good.assign(response=["no", "yes", "no", "no"]), **names)
     with pytest.raises(InputError, match="no rows"):
         ItemResponse.from_long(good.iloc[:0], **names)
+    for column in names.values():
+        with pytest.raises(InputError, match=f"more than one column named '{column}'"):
+            ItemResponse.from_long(pd.concat([good, good[[column]]], axis=1), **names)
     with pytest.raises(InputError, match="DataFrame"):
         ItemResponse.from_long([[0, 1]], **names)
 

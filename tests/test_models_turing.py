@@ -23,7 +23,7 @@ from turing_sources import CENTRED, LINE, LINE_DATA, SCHOOLS, turing_model, vary
 
 import pyturingvi as tv
 from pyturingvi.errors import EngineError, InputError
-from pyturingvi.models.turing_data import read_data
+from pyturingvi.models.turing_data import _RESERVED, julia_name, read_data
 
 julia = pytest.mark.julia
 KINDS = ["centred", "non-centred", "varying"]
@@ -172,6 +172,25 @@ def test_a_table_gives_its_columns() -> None:
         ({"y": np.array([2**64 - 1], dtype=np.uint64)}, "too large"),
         ({"y": [["a", "b"]]}, "one word or as a list"),
         ({"y": pd.to_datetime(pd.Series(["2024-01-01"]))}, "dtype datetime64"),
+        ({"y": ["a", 1]}, r"data\['y'\] mixes strings and other values, 'a' and 1"),
+        ({"y": [1.0, float("nan")]}, r"data\['y'\] holds 1 NaN \(missing\), the first at \[1\]"),
+        ({"y": float("nan")}, r"data\['y'\] holds 1 NaN"),
+        ({"y": pd.Series([1.0, None])}, r"data\['y'\] holds 1 NaN"),
+        ({"y": pd.Series([1.0, None], dtype="Float64")}, r"data\['y'\] has 1 missing"),
+        (
+            {"y": pd.DataFrame({"a": pd.Series([1.0, None], dtype="Float64")})},
+            r"data\['y'\], column 'a', has 1 missing",
+        ),
+        ({"y": pd.DataFrame([[1.0, 2.0]], columns=["a", "a"])}, r"data\['y'\] has more than one column named 'a'"),
+        (pd.DataFrame([[1.0, 2.0]], columns=["y", "y"]), "data has more than one column named 'y'"),
+        ({"end": 1.0}, "'end', which no argument of a Julia function can have"),
+        ({"function": 1.0}, "'function', which no argument"),
+        ({"1y": 1.0}, "'1y', which no argument"),
+        ({"": 1.0}, "'', which no argument"),
+        ({"y\ud800": 1.0}, "which no argument"),
+        ({"e\u0301": 1.0, "\u00e9": 2.0}, "twice; Julia reads both spellings as one"),
+        ({"y": "a\ud800"}, r"data\['y'\] is no valid text"),
+        ({"y": ["a", "b\ud800"]}, r"data\['y'\] is no valid text"),
     ],
 )
 def test_data_that_cannot_be_sent_are_refused_before_julia_starts(data: Any, words: str) -> None:
@@ -183,6 +202,41 @@ def test_plain_values_are_read() -> None:
     found = read_data({"a": np.float32(1.5), "b": [1, 2], "c": [True], "d": np.array(["x"]), "e": np.array("y")})
     assert (found["a"], found["d"], found["e"]) == (1.5, ["x"], "y")
     assert [found[name].dtype.kind for name in "bc"] == ["i", "b"]
+    assert read_data({"y": pd.Series([1.0, 2.0], dtype="Float64")})["y"].dtype == np.float64  # type: ignore[union-attr]
+    assert list(read_data({"e\u0301": 1, "\u00b5": 2, "y!": 3, "y\u2081": 4})) == ["\u00e9", "\u03bc", "y!", "y\u2081"]
+
+
+@julia
+def test_names_are_those_that_julia_reads() -> None:
+    """Of names outside ASCII Julia itself judges; Python's spelling of one is Julia's."""
+    runtime = tv.start_julia()
+    parse = runtime.seval("text -> (name = Meta.parse(text; raise=false); name isa Symbol ? string(name) : nothing)")
+    for name in ("e\u0301", "\u00b5", "\u025b", "\u210f", "y\u2081", "x\u0302", "\u2202x", "Do\u00df"):
+        assert parse(name) == julia_name(name), name
+    for name in _RESERVED:
+        assert parse(name) is None, name
+
+
+@julia
+def test_names_outside_ascii_serve_in_any_spelling() -> None:
+    source = """
+    @model function accents(e\u0301\u2081)
+        m\u00e9 ~ MvNormal(zeros(2), I)
+        \u00e9\u2081 ~ MvNormal(me\u0301, I)
+    end
+    """
+    model = tv.models.Turing(source, {"\u00e9\u2081": [1.0, 2.0]}, local=["me\u0301"], ad="forwarddiff")
+    assert (model.layout, model.local) == (tv.Layout(0, 2, 1), ["m\u00e9"])
+    with pytest.raises(InputError, match=r"data has the name .*, which no argument"):
+        tv.models.Turing(source, {"\u00e9\u2081": [1.0, 2.0], "\u2192": 1.0})
+
+
+@julia
+def test_a_model_that_skips_nan_itself_may_have_it() -> None:
+    body = "for i in eachindex(y)\n isnan(y[i]) || (y[i] ~ Normal(m, 1))\n end"
+    model = tv.models.Turing(f"@model function gaps(y)\n m ~ Normal()\n {body}\nend", {"y": [1.0, np.nan, 2.0]})
+    expected = stats.norm.logpdf(0.3) + stats.norm.logpdf([1.0, 2.0], 0.3).sum()
+    np.testing.assert_allclose(model.log_density(np.array([[0.3]])), expected)
 
 
 # ---- refusals ---------------------------------------------------------------------------------------------
@@ -194,6 +248,11 @@ def test_plain_values_are_read() -> None:
         ({"source": "f(x) = x"}, "no `@model function`"),
         ({"local": ["e", "e"]}, "twice"),
         ({"local": [1]}, "names of variables"),
+        ({"local": None}, r"local must be a list of names of variables, \[\] for none, got None"),
+        ({"local": 3}, "local must be a list"),
+        ({"local": ["e\ud800"]}, "names of variables"),
+        ({"local": ["e\u0301", "\u00e9"]}, "twice"),
+        ({"source": LINE + "# \ud800"}, "source is no valid text"),
         ({"ad": "enzyme"}, "Unknown ad 'enzyme'"),
         ({"ad": "forwardiff"}, "Did you mean 'forwarddiff'"),
         ({"name": 3}, "name must be"),
@@ -236,7 +295,26 @@ def wrong(body: str) -> str:
         ({"source": wrong("w ~ filldist(Normal(), 2)\n    v ~ filldist(Normal(), 4)"), "local": ["w", "v"]}, "line up"),
         ({"data": {"x": 1.0}}, r'line\(y\): data has no "y"; the model has no argument "x"'),
         ({"name": "lines"}, "no `@model function lines`; it has line"),
-        ({"data": {"y": [1.0, np.nan, 2.0]}}, "not finite at 60 points"),
+        ({"data": {"y": [1.0, np.inf, 2.0]}}, "not finite at 60 points"),
+        ({"source": f"module Inner\n{LINE}\nend"}, "no `@model function` at its top level"),
+        ({"source": "@model function none(y)\n    y ~ MvNormal(zeros(3), I)\nend", "local": []}, "has no variables"),
+        (
+            {"source": "@model function none(y)\n    x ~ MvNormal(zeros(0), I)\n    y ~ MvNormal(zeros(3), I)\nend"},
+            "has no variables",
+        ),
+        (
+            {"source": wrong("m += rand()"), "local": []},
+            "log density changes from run to run: at one and the same point",
+        ),
+        (
+            {"source": "const n = Ref(0)\n" + wrong("m += (n[] += 1)"), "local": []},
+            "log density changes from run to run",
+        ),
+        ({"source": wrong("y[1] += 1"), "local": []}, '"wrong" changes its data: "y" is not what it was'),
+        ({"source": wrong("sort!(y; rev=true)"), "local": []}, '"wrong" changes its data: "y"'),
+        ({"source": wrong("rand() < 0.5 && (b ~ Normal())"), "local": []}, "not the same in every run: b vary"),
+        ({"source": wrong("m > 3 && (b ~ Normal())"), "local": []}, "not the same in every run: b vary"),
+        ({"source": wrong("b ~ MvNormal(zeros(rand(1:3)), I)"), "local": []}, "not the same in every run: b vary"),
         ({"source": CENTRED, "data": SCHOOLS, "local": ["theta"], "ad": "zygote"}, 'ad="zygote" cannot differentiate'),
     ],
 )
@@ -266,6 +344,25 @@ def test_an_error_far_out_stops_nothing_and_an_error_of_the_user_comes_through()
     np.testing.assert_array_equal(np.isfinite(slope[:, 0]), [True, False])
     with pytest.raises(EngineError, match="too far for me"):
         model.log_density(np.array([[6.0]]))
+
+
+@julia
+@pytest.mark.parametrize("method", ["log_density", "log_density_and_gradient"])
+def test_a_variable_that_appears_far_out_is_told(method: str) -> None:
+    body = "m > 6 && (b ~ Normal())\n    y ~ Normal(m, 1)"
+    model = tv.models.Turing(
+        f"@model function late(y)\n    m ~ Normal()\n    {body}\nend", {"y": 1.0}, ad="forwarddiff"
+    )
+    with pytest.raises(InputError, match="not the same in every run: at this point it has one more"):
+        getattr(model, method)(np.array([[7.0]]))
+
+
+@julia
+def test_the_first_build_of_a_model_says_that_it_compiles(capfd: pytest.CaptureFixture[str]) -> None:
+    source = LINE.replace("line", "telling")
+    for _ in range(2):
+        tv.models.Turing(source, LINE_DATA, local=["e"], ad="forwarddiff")
+    assert capfd.readouterr().err.count("pyturingvi: compiling the Turing model 'telling'") == 1
 
 
 @julia

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import Any
 
@@ -12,7 +13,7 @@ from turing_sources import schools_by_quadrature, turing_model
 
 import pyturingvi as tv
 from pyturingvi import nuts
-from pyturingvi.errors import EngineError, InputError
+from pyturingvi.errors import EngineError, InputError, MemoryLimitError
 
 julia = pytest.mark.julia
 
@@ -100,6 +101,54 @@ def test_ctrl_c_keeps_the_draws_of_all_chains(monkeypatch: pytest.MonkeyPatch, s
             tv.sample_nuts(turing_model("line"), **settings)
 
 
+FAILING = """
+@model function failing(y)
+    m ~ Normal(0, 3)
+    3.0 < m < 3.2 && throw(DomainError(m, "not here"))
+    y ~ Normal(m, 1)
+end
+"""
+
+
+@julia
+def test_an_error_of_the_model_keeps_the_draws_of_all_chains() -> None:
+    model = tv.models.Turing(FAILING, {"y": 0.0}, ad="forwarddiff")
+    with pytest.warns(RuntimeWarning, match=r"(?s)failing fails in chain [12], step .*not here.*are kept"):
+        draws = tv.sample_nuts(model, 20_000, 20, 2, seed=3, progress=False)
+    assert (draws.status, draws.points.shape[0]) == ("failed", 2)
+    assert 1 <= draws.points.shape[1] < 20_000
+    assert np.isfinite(model.log_density(draws.points.reshape(-1, 1))).all()
+    assert "DomainError" in draws.message
+    assert "failed in" in repr(draws)
+
+
+@julia
+def test_an_error_in_the_warm_up_has_no_draws_to_keep() -> None:
+    model = tv.models.Turing(FAILING, {"y": 0.0}, ad="forwarddiff")
+    with pytest.raises(EngineError, match=r"(?s)failing fails in chain .*not here.*There are no draws yet"):
+        tv.sample_nuts(model, 10, 20_000, 2, seed=3, progress=False)
+
+
+@julia
+def test_a_single_draw_has_a_summary() -> None:
+    summary = tv.sample_nuts(turing_model("line"), 1, 10, 1, progress=False).summary()
+    assert np.isfinite(summary["mean"]).all()
+    assert summary["sd"].isna().all()
+
+
+@pytest.mark.parametrize("change", [{"n_chains": 10**9}, {"n_draws": 10**12}, {"n_chains": 10**9, "n_draws": 1}])
+def test_draws_that_do_not_fit_in_memory_are_refused_before_julia_starts(
+    change: dict[str, int], isotropic: tv.models.Model
+) -> None:
+    """At least a float64 for each coordinate of each draw."""
+    n_chains, n_draws = change.get("n_chains", 4), change.get("n_draws", 1000)
+    with pytest.raises(MemoryLimitError, match=f"n_chains={n_chains:,} and n_draws={n_draws:,}") as caught:
+        tv.sample_nuts(isotropic, **change)
+    found = re.search(r"needs ([\d,]+) bytes", str(caught.value))
+    assert found is not None
+    assert int(found[1].replace(",", "")) >= 8 * isotropic.dim * n_chains * n_draws
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -107,6 +156,8 @@ def test_ctrl_c_keeps_the_draws_of_all_chains(monkeypatch: pytest.MonkeyPatch, s
         ({"n_tune": -1}, "n_tune"),
         ({"n_chains": 1.5}, "n_chains"),
         ({"seed": -1}, "seed"),
+        ({"seed": 2**1024}, r"seed must be at most 2\*\*1024 - 1"),
+        ({"target_acceptance": 1e-300}, "target_acceptance"),
         ({"target_acceptance": 1.0}, "target_acceptance"),
         ({"target_acceptance": "high"}, "target_acceptance"),
         ({"ad": "enzyme"}, "Unknown ad"),

@@ -528,6 +528,15 @@ def test_what_is_sent_is_picklable_and_small(poisson: Any, tmp_path: Path) -> No
     assert len(sent[1]) < 300
 
 
+def test_threads_are_refused_for_julia_before_anything_runs(isotropic: Any, executor: Any, tmp_path: Path) -> None:
+    grid = {"model": isotropic, "engine": ["numpy", "julia"], "n_iterations": 2, "elbo_samples": 8}
+    with pytest.raises(EngineError, match="executor: it runs the cells in threads, and Julia runs in the main thread"):
+        tv.sweep(grid, executor, out=tmp_path / "sweep", progress=False)
+    assert list((tmp_path / "sweep" / "cells").iterdir()) == []
+    found = tv.sweep({**grid, "engine": "numpy"}, executor, out=tmp_path / "sweep", progress=False)
+    assert found.status == "completed"
+
+
 def test_jobs_that_are_no_futures_will_do(isotropic: Any, tmp_path: Path) -> None:
     """As submitit's: `done` and `result`, and nothing to wait on."""
 

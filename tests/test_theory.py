@@ -518,3 +518,45 @@ def test_the_packages_energy_rises_above_a_chord():
 def test_the_energy_hessian_refuses_other_lengths():
     with pytest.raises(tv.errors.InputError, match="params must be 5"):
         th.energy_hessian(standard_model(), "structured", [1.0])
+
+
+# ---- arguments that cannot be used ----------------------------------------------------------------------------
+_LAYOUT = tv.Layout(1, 2, 1)
+_GOOD = {"coordinates": [[0, 1], [0, 2]], "hessians": [np.eye(2)] * 2, "stationary": [np.zeros(2)] * 2}
+
+
+@pytest.mark.parametrize("name", list(_GOOD))
+@pytest.mark.parametrize("value", [None, 3, "ab", [None, None], [["a", "b"], ["c", "d"]], [[0, [1]], [0, 2]]], ids=repr)
+def test_a_quadratic_target_names_the_argument_that_is_wrong(name: str, value: object) -> None:
+    assert QuadraticTarget(_LAYOUT, **_GOOD).smoothness > 0  # type: ignore[arg-type]
+    with pytest.raises(tv.errors.InputError, match=f"^{name}"):
+        QuadraticTarget(_LAYOUT, **{**_GOOD, name: value})  # type: ignore[arg-type]
+
+
+def test_a_quadratic_target_with_a_negative_eigenvalue_says_so_of_the_hessian() -> None:
+    with pytest.raises(tv.errors.InputError, match="hessians: the matrix of term 0 has the eigenvalue -1"):
+        QuadraticTarget(_LAYOUT, **{**_GOOD, "hessians": [-np.eye(2)] * 2})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "words"),
+    [
+        ("effective_dimension", (None, "structured"), "model must be one of tv.models or a tv.Layout, got NoneType"),
+        ("effective_dimension", (_LAYOUT, "structured", 3), "uses must be a list"),
+        ("effective_dimension", (_LAYOUT, "structured", [[0, [1]]]), "uses: term 0 must be a flat list"),
+        ("counterexample", ([1, 2], [1, 2, 3], 1), r"do not broadcast: x \(2,\), y \(3,\), z \(\)"),
+        ("counterexample", (1, "a", 1), "counterexample: y must be real numbers"),
+        ("counterexample_hessian", ([1, 2], [1, 2, 3]), "do not broadcast"),
+        ("counterexample_determinant", ([1, 2], [1, 2, 3]), "do not broadcast"),
+        ("counterexample_elbo_hessian", ([1, 2], [1, 2, 3], 1), "do not broadcast"),
+        ("energy_hessian", (None, "structured", [0.0]), "model must be one of tv.models"),
+        ("energy_hessian", (tv.models.IsotropicGaussian(1), "structured", [0.0], "a"), "step must be a number"),
+        ("gradient_variance_bound", (None, "structured", [0.0]), "components must be a tv.theory.Components"),
+        ("exact_gradient_variance", (None, "structured", [0.0]), "target must be a tv.theory.QuadraticTarget"),
+        ("measured_gradient_variance", (None, "structured", [0.0]), "model must be one of tv.models"),
+        ("Complexity", ("a", 1, 1, 1, 1), "variance must be a number"),
+    ],
+)
+def test_theory_names_the_argument_that_is_wrong(function: str, arguments: tuple[object, ...], words: str) -> None:
+    with pytest.raises(tv.errors.InputError, match=words):
+        getattr(tv.theory, function)(*arguments)

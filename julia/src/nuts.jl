@@ -9,10 +9,11 @@ whole number in decimal digits.
 function start_nuts end
 
 """
-    advance_nuts!(run, seconds) -> (n_tuned, n_drawn, n_divergent)
+    advance_nuts!(run, seconds) -> (n_tuned, n_drawn, n_divergent, failure)
 
 Go on for some seconds, and at least one step of one chain. The chains go forward together, so that a run may end at any
-time with as many draws of each. Done when `n_drawn` is the number of draws asked for.
+time with as many draws of each. Done when `n_drawn` is the number of draws asked for, or `failure` says what the model
+threw in a step.
 """
 function advance_nuts! end
 

@@ -163,6 +163,9 @@ end
     @test occursin("my own words (line 2", said("error(\"my own words\")", String[]))
     @test occursin("data has no \"y\"; the model has no argument \"z\"", said(good, String[]; given=(; z=1)))
     @test occursin("no variables", said("y ~ MvNormal(zeros(3), I)", String[]))
+    @test occursin("log density changes from run to run", said("m ~ Normal(rand(), 1); y ~ MvNormal(fill(m, 3), I)", String[]))
+    @test occursin("changes its data: \"y\"", said("y[1] += 1; m ~ Normal(); y ~ MvNormal(fill(m, 3), I)", String[]; given=deepcopy(data)))
+    @test occursin("in every run: b vary", said("m ~ Normal(); m > 0 && (b ~ Normal()); y ~ MvNormal(fill(m, 3), I)", String[]))
     @test endswith(said(good, String[]; given=(; y=[1]), arguments="y::Vector{Float64}"), "wrong(::Vector{Int64})")
     @test occursin("not finite", said("m ~ Normal(); @addlogprob! -Inf", String[]))
 end

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.arguments import whole_number
+from pyturingvi.arguments import LARGEST_SEED, whole_number
 from pyturingvi.data.critlangacq import N_ITEMS
 from pyturingvi.data.fx import CURRENCIES
 from pyturingvi.errors import InputError
@@ -50,7 +50,7 @@ def simulate_irt(
     _at_least(2, n_students=n_students, n_items=n_items)
     if not 0 <= missing < 1:
         raise InputError(f"simulate_irt: missing must be at least 0 and below 1, got {missing!r}.")
-    seed = whole_number("seed", seed, 0, None)
+    seed = whole_number("seed", seed, 0, LARGEST_SEED)
     items, students = (np.random.default_rng([seed, stream]) for stream in (0, 1))
     gamma = np.exp(s_gamma * items.standard_normal(n_items))
     beta = s_beta * items.standard_normal(n_items) + mu_beta
@@ -92,7 +92,7 @@ def simulate_rpoisson(
 
     _at_least(2, n=n)
     _at_least(1, n_covariates=n_covariates)
-    rng = np.random.default_rng(whole_number("seed", seed, 0, None))
+    rng = np.random.default_rng(whole_number("seed", seed, 0, LARGEST_SEED))
     beta = s_beta * rng.standard_normal(n_covariates)
     covariates = rng.standard_normal((n, n_covariates))
     eta = covariates @ beta + alpha + s_eta * rng.standard_normal(n)
@@ -133,7 +133,7 @@ def simulate_volatility(
     _at_least(1, n_series=n_series)
     if not 0 <= correlation < 1:
         raise InputError(f"simulate_volatility: correlation must be at least 0 and below 1, got {correlation!r}.")
-    rng = np.random.default_rng(whole_number("seed", seed, 0, None))
+    rng = np.random.default_rng(whole_number("seed", seed, 0, LARGEST_SEED))
     common, own = rng.standard_normal((n, 1)), rng.standard_normal((n, n_series))
     steps = tau * (np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own)
     centred = np.zeros((n, n_series))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.arguments import whole_number
+from pyturingvi.arguments import LARGEST_SEED, whole_number
 from pyturingvi.errors import DataError, InputError
 from pyturingvi.paths import as_path
 
@@ -100,7 +100,9 @@ def subset_rows(n: int | None, n_total: int, seed: int) -> np.ndarray:
     if n is None:
         return np.arange(n_total)
     n = checked_count(n, n_total)
-    return np.sort(np.random.default_rng(whole_number("seed", seed, 0, None)).choice(n_total, size=n, replace=False))
+    return np.sort(
+        np.random.default_rng(whole_number("seed", seed, 0, LARGEST_SEED)).choice(n_total, size=n, replace=False)
+    )
 
 
 def checked_count(n: Any, n_total: int) -> int:

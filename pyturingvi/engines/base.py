@@ -121,19 +121,24 @@ def required_features(model: Model, device: str = "cpu") -> list[str]:
     return [own, "cuda"] if device == "cuda" else [own]
 
 
+def check_engine_name(engine: Any) -> None:
+    """Raise an InputError unless it is a value that `engine=` can have."""
+    if not isinstance(engine, str) or engine not in ("auto", "numpy", "julia"):
+        raise unknown_name("engine", engine, ["auto", "numpy", "julia"])
+
+
 def select_engine(engine: str, model: Model, n_threads: int | None = None, device: str = "cpu") -> Engine:
     """The engine for `engine=`: "auto", "numpy" or "julia".
 
     "auto" is Julia where a usable environment is registered and Julia can do what is asked, else the embedded engine;
-    on a GPU it is the embedded engine.
+    on a GPU it is the embedded engine. Settings that are damaged are told once, by a RuntimeWarning.
 
     Raises
     ------
     EngineError
         If the named engine is not there or cannot do what is asked; the message names the engine that can.
     """
-    if not isinstance(engine, str) or engine not in ("auto", "numpy", "julia"):
-        raise unknown_name("engine", engine, ["auto", "numpy", "julia"])
+    check_engine_name(engine)
     needed = required_features(model, device)
     able = [name for name, features in SUPPORTS.items() if features.issuperset(needed)]
     if needed == ["turing", "cuda"]:
@@ -163,16 +168,22 @@ def select_engine(engine: str, model: Model, n_threads: int | None = None, devic
     return NumpyEngine(n_threads)
 
 
+_told: set[str] = set()  # what a process has been warned of: once is enough
+
+
 def _julia_is_ready() -> bool:
     """Whether an environment is registered that nothing seems to speak against, and this thread may use it."""
     if threading.current_thread() is not threading.main_thread():
         return False
-    from pyturingvi.julia_environment import examine_environment, find_environment
+    from pyturingvi.julia_environment import examine_environment, find_environment, variables_are_set
     from pyturingvi.julia_runtime import running_environment
 
     try:
         environment = find_environment()
-    except EngineError:
+    except EngineError as error:
+        if not variables_are_set() and str(error) not in _told:  # half set variables are the user's own doing
+            _told.add(str(error))
+            warnings.warn(f"{error}; until then the numpy engine is used.", RuntimeWarning, stacklevel=4)
         return False
     # one that runs was examined when it started: a fit must not read the manifest again
     return environment is not None and (environment == running_environment() or not examine_environment(environment))

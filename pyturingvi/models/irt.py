@@ -76,8 +76,8 @@ class ItemResponse(Model):
         Raises
         ------
         InputError
-            If a column is absent, a student or item is missing, a pair occurs twice, or a response is not 0,
-            1 or missing.
+            If a column is absent or there twice, a student or item is missing, a pair occurs twice, or a response is
+            not 0, 1 or missing.
         """
         import pandas as pd
 
@@ -86,6 +86,8 @@ class ItemResponse(Model):
         for column in (student, item, response):
             if column not in df.columns:
                 raise unknown_name("column", column, [str(name) for name in df.columns])
+            if list(df.columns).count(column) > 1:
+                raise InputError(f"from_long: df has more than one column named {column!r}. Rename the columns.")
         if df.empty:
             raise InputError("from_long: df has no rows.")
         for column in (student, item):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,10 +14,11 @@ from pyturingvi.errors import EngineError, InputError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.parts import take_natural
-from pyturingvi.models.turing_data import julia_data, read_data
+from pyturingvi.models.turing_data import is_text, julia_data, julia_name, read_data
 
 AD_BACKENDS = ("forwarddiff", "reversediff", "compiled_reversediff", "mooncake", "zygote")
 _WRONG_MODEL = "Julia: ModelError: "  # how PyTuringVI's own refusals of a model begin
+_announced: set[tuple[str, str]] = set()  # sources and backends that this process has compiled
 
 
 class Turing(Model):
@@ -32,7 +35,8 @@ class Turing(Model):
     data : dict or DataFrame
         Value of each argument of the model by its name; a DataFrame gives its columns. Arrays keep their axes
         (`X[i, k]` is `X[i+1, k+1]` in Julia) and whether they hold floats, integers, booleans or strings; a Series
-        becomes a vector, a DataFrame of numbers a matrix, Python's scalars and strings Julia's.
+        becomes a vector, a DataFrame of numbers a matrix, Python's scalars and strings Julia's. NaN is refused unless
+        the source tests for it (`isnan` or `isfinite`).
     local : sequence of str
         Names of the local variables: arrays whose last axis runs over the N local blocks. Block n holds slice n of
         each. All other variables are global.
@@ -52,7 +56,9 @@ class Turing(Model):
     ------
     InputError
         If the source does not compile, the data do not fit the arguments, the model throws, a variable is discrete,
-        a local variable is unknown or does not line up with the others, or the gradient cannot be had or is wrong.
+        a local variable is unknown or does not line up with the others, the log density is random or keeps a state
+        between two runs, the model changes its data or has other variables from run to run, or the gradient cannot be
+        had or is wrong.
     EngineError
         If there is no Julia environment with Turing.
 
@@ -61,6 +67,9 @@ class Turing(Model):
     Draws come back under the model's own names with the axes they have in Julia, behind the one of the draws;
     labels of elements count from 1 as in Julia. What the model sets with `:=` is returned too. A Cholesky factor
     comes back as its triangular matrix.
+
+    The first build of a model compiles it, for some 5 to 20 seconds. What the source does runs inside this process:
+    a function in it that calls itself without end overflows the stack, and ends Python.
 
     Examples
     --------
@@ -90,13 +99,13 @@ class Turing(Model):
         name: str | None = None,
     ) -> None:
         self.source = _check_source(source)
-        self.data = read_data(data)
+        self.data = read_data(data, nan_allowed=re.search(r"\bis(nan|finite)\b", source) is not None)
         self.local = _names(local)
         if ad is not None and ad not in AD_BACKENDS:
             raise unknown_name("ad", ad, AD_BACKENDS)
-        if name is not None and not isinstance(name, str):
+        if name is not None and not (isinstance(name, str) and is_text(name)):
             raise InputError(f"Turing: name must be the name of a `@model function`, got {name!r}.")
-        self._function = name or ""
+        self._function = julia_name(name or "")
         self.ad = ad or ""
         self._inner: Any = None
         self._describe()
@@ -122,6 +131,9 @@ class Turing(Model):
         for variable in self.local:
             if variable not in known:
                 raise unknown_name("local variable", variable, known)
+        if (self.source, ad) not in _announced:
+            print(f"pyturingvi: compiling the Turing model {self._title!r}, some 5 to 20 seconds", file=sys.stderr)
+            _announced.add((self.source, ad))
         return self._call(P.turing_from_program, program, tuple(self.local), ad)
 
     @property
@@ -272,14 +284,19 @@ def _check_source(source: Any) -> str:
         raise InputError(f"Turing: source must be Julia code, not a file's name; pass Path({source!r}).read_text().")
     if "@model" not in source:
         raise InputError("Turing: source has no `@model function`; it needs at least one.")
+    if not is_text(source):
+        raise InputError("Turing: source is no valid text: it holds half of a surrogate pair. Read it as UTF-8.")
     return source
 
 
 def _names(local: Any) -> list[str]:
-    names = [local] if isinstance(local, str) else list(local)
-    for name in names:
-        if not isinstance(name, str):
+    if isinstance(local, bytes) or not isinstance(local, Iterable):
+        raise InputError(f"Turing: local must be a list of names of variables, [] for none, got {local!r}.")
+    given = [local] if isinstance(local, str) else list(local)
+    for name in given:
+        if not (isinstance(name, str) and is_text(name)):
             raise InputError(f"Turing: local must hold names of variables, got {name!r}.")
+    names = [julia_name(name) for name in given]
     if len(set(names)) < len(names):
         raise InputError(f"Turing: local names a variable twice: {', '.join(names)}.")
     return names

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,31 +15,75 @@ from pyturingvi.errors import InputError
 Datum = np.ndarray | float | int | bool | str | list[str]
 
 
-def read_data(data: Any) -> dict[str, Datum]:
+def read_data(data: Any, nan_allowed: bool = False) -> dict[str, Datum]:
     """Values by argument name: float64, int64 or bool arrays, lists of strings, and scalars.
+
+    Parameters
+    ----------
+    data : mapping, DataFrame or None
+    nan_allowed : bool
+        Whether the model knows what to do with NaN.
 
     Raises
     ------
     InputError
-        If it is no mapping or table, a name cannot be a Julia argument, or a value cannot be sent to Julia.
+        If it is no mapping or table, a name cannot be a Julia argument, or a value cannot be sent to Julia or is NaN.
     """
     if data is None:
         return {}
     if hasattr(data, "columns") and not isinstance(data, Mapping):
+        repeated = [name for name, count in Counter(data.columns).items() if count > 1]
+        if repeated:
+            raise InputError(f"Turing: data has more than one column named {repeated[0]!r}. Rename the columns.")
         data = {name: data[name] for name in data.columns}
     if not isinstance(data, Mapping):
         raise InputError(f"Turing: data must be a dictionary of argument names, got {type(data).__name__}.")
-    found = {}
-    for name, value in data.items():
-        if not isinstance(name, str) or not name.isidentifier():
-            raise InputError(f"Turing: data has the name {name!r}, which no argument of a Julia function can have.")
-        found[name] = _read(value, f"Turing: data[{name!r}]")
+    found: dict[str, Datum] = {}
+    for given, value in data.items():
+        name = julia_name(given) if isinstance(given, str) else ""
+        if not _may_be_a_name(name):
+            raise InputError(f"Turing: data has the name {given!r}, which no argument of a Julia function can have.")
+        if name in found:
+            raise InputError(f"Turing: data has the name {given!r} twice; Julia reads both spellings as one.")
+        found[name] = _read(value, f"Turing: data[{name!r}]", nan_allowed)
     return found
 
 
-def _read(value: Any, what: str) -> Datum:
+# ---- names --------------------------------------------------------------------------------------------------
+_RESERVED = frozenset(
+    "baremodule begin break catch const continue do else elseif end export false finally for function global if import "
+    "let local macro module quote return struct true try using while".split()
+)
+_SAME_LETTERS = str.maketrans({"\u00b5": "\u03bc", "\u025b": "\u03b5", "\u210f": "\u0127"})
+
+
+def julia_name(name: str) -> str:
+    """A name as Julia reads it: composed (NFC), and with one letter for those that look alike."""
+    return unicodedata.normalize("NFC", name).translate(_SAME_LETTERS)
+
+
+def _may_be_a_name(name: str) -> bool:
+    """Whether Julia could take this for a name; what lies outside ASCII it judges itself, once it runs."""
+    return (
+        re.fullmatch(r"([A-Za-z_]|[^\x00-\x7f])([A-Za-z0-9_!]|[^\x00-\x7f])*", name) is not None
+        and name not in _RESERVED
+        and is_text(name)
+    )
+
+
+def is_text(words: str) -> bool:
+    """Whether a string can leave Python: one with half of a surrogate pair cannot."""
+    try:
+        words.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# ---- values -------------------------------------------------------------------------------------------------
+def _read(value: Any, what: str, nan_allowed: bool) -> Datum:
     if isinstance(value, str):
-        return value
+        return _text(value, what)
     if value is None:
         raise InputError(f"{what} is None. Leave it out, or give a value.")
     if hasattr(value, "columns"):
@@ -51,14 +98,16 @@ def _read(value: Any, what: str) -> Datum:
         array = np.asarray(value)
     except ValueError:
         raise InputError(f"{what}: its rows have different lengths.") from None
+    if array.dtype.kind == "U" and not isinstance(value, np.ndarray):
+        _refuse_mixed(value, what)
     if array.dtype.kind == "O" and array.size and all(isinstance(item, str) for item in array.flat):
         array = array.astype(str)
     if array.dtype.kind == "U":
         if array.ndim == 0:
-            return str(array)
+            return _text(str(array), what)
         if array.ndim > 1:
             raise InputError(f"{what}: strings can come as one word or as a list, got shape {array.shape}.")
-        return [str(item) for item in array]
+        return [_text(str(item), what) for item in array]
     if array.dtype.kind not in "biuf":
         raise InputError(
             f"{what} must be numbers, booleans or strings, got "
@@ -67,12 +116,42 @@ def _read(value: Any, what: str) -> Datum:
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise InputError(f"{what} holds {array.max()}, which is too large for a 64-bit integer.")
     array = array.astype({"b": np.bool_, "f": np.float64}.get(array.dtype.kind, np.int64))
+    if not nan_allowed and array.dtype.kind == "f":
+        _refuse_nan(array, what)
     return array.item() if array.ndim == 0 else array
+
+
+def _text(words: str, what: str) -> str:
+    if not is_text(words):
+        raise InputError(f"{what} is no valid text: it holds half of a surrogate pair. Read it with another encoding.")
+    return words
+
+
+def _refuse_mixed(values: Any, what: str) -> None:
+    """NumPy makes strings of everything in a list that holds one."""
+    kinds = {isinstance(item, str): item for item in np.array(values, dtype=object).flat}
+    if len(kinds) > 1:
+        raise InputError(f"{what} mixes strings and other values, {kinds[True]!r} and {kinds[False]!r} among them.")
+
+
+def _refuse_nan(array: np.ndarray, what: str) -> None:
+    bad = np.isnan(array)
+    if bad.any():
+        place = ", ".join(map(str, np.argwhere(bad)[0]))
+        where = f", the first at [{place}] (counted from 0)" if place else ""
+        raise InputError(
+            f"{what} holds {int(bad.sum())} NaN (missing){where}. Drop or fill in these entries first; a model that "
+            "skips them itself, with isnan in its source, may have them."
+        )
 
 
 def _matrix(table: Any, what: str) -> np.ndarray:
     """A table of numbers as a matrix."""
-    for name in table.columns:
+    for name, count in Counter(table.columns).items():
+        if count > 1:
+            raise InputError(f"{what} has more than one column named {name!r}. Rename the columns.")
+        if hasattr(table[name], "isna"):
+            _series(table[name], f"{what}, column {str(name)!r},")
         if np.asarray(table[name]).dtype.kind not in "biuf":
             raise InputError(
                 f"{what}: column {str(name)!r} does not hold numbers, so the table cannot become a matrix. Pass such "
@@ -82,7 +161,7 @@ def _matrix(table: Any, what: str) -> np.ndarray:
 
 
 def _series(series: Any, what: str) -> np.ndarray:
-    if series.isna().any() and series.dtype.kind != "f":
+    if series.isna().any() and not (isinstance(series.dtype, np.dtype) and series.dtype.kind == "f"):
         raise InputError(f"{what} has {int(series.isna().sum())} missing entries. Drop or fill in these rows first.")
     return np.asarray(series)
 

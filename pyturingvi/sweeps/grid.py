@@ -201,6 +201,7 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
         counts["n_samples"],
         averaging=averaging is not None,
         checkpoint=True,
+        elbo_samples=counts["elbo_samples"],
     )
     return Cell(cell_name(settings), settings, model, location, _cost(model, n_data, family, counts), n_bytes)
 

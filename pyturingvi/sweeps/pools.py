@@ -76,6 +76,7 @@ class GivenExecutor:
                 f"submitit do, got {executor!r}."
             )
         self._executor = executor
+        self.in_threads = isinstance(executor, concurrent.futures.ThreadPoolExecutor)
 
     def has_room(self) -> bool:
         """Always."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.arguments import real_array
+from pyturingvi.arguments import real_array, real_number, whole_number
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_family
 from pyturingvi.theory.dimension import effective_dimensions
@@ -48,7 +48,7 @@ class Complexity:
 
     def __post_init__(self) -> None:
         for name in ("variance", "expected_smoothness", "strong_convexity", "squared_distance", "epsilon"):
-            value = float(getattr(self, name))
+            value = real_number(name, getattr(self, name))
             least_is_zero = name in ("variance", "squared_distance")
             if not (math.isfinite(value) and (value > 0 or (least_is_zero and value == 0))):
                 raise InputError(f"{name} must be a finite number {'of at least' if least_is_zero else 'above'} 0.")
@@ -95,7 +95,8 @@ class Complexity:
         InputError
             For a stepsize that is not above 0 and at most `min{1/(2 calL), 1/mu}`, where the lemma says nothing.
         """
-        gamma = self.stepsize if stepsize is None else stepsize
+        n_updates = whole_number("n_updates", n_updates, 0)
+        gamma = self.stepsize if stepsize is None else real_number("stepsize", stepsize)
         largest = min(1 / (2 * self.expected_smoothness), 1 / self.strong_convexity)
         if not 0 < gamma <= largest * (1 + 1e-12):
             raise InputError(f"stepsize must lie in (0, {largest:g}] for this bound, got {gamma!r}.")
@@ -151,6 +152,10 @@ def fixed_stepsize_complexity(
     # tells what is wrong with a vector or the family before the two are compared
     variance = gradient_variance_bound(components, chosen, optimum, n_samples)
     gradient_variance_bound(components, chosen, start, n_samples)
+    smoothness, strong_convexity = (
+        real_number("smoothness", smoothness),
+        real_number("strong_convexity", strong_convexity),
+    )
     if not smoothness >= strong_convexity > 0:
         raise InputError(f"smoothness must be at least strong_convexity > 0, got {smoothness!r}, {strong_convexity!r}.")
     difference = real_array("start", start) - real_array("optimum", optimum)

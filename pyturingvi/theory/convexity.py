@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.arguments import real_array
+from pyturingvi.arguments import real_array, real_number
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_family
 from pyturingvi.models import Model
@@ -69,7 +69,7 @@ def counterexample_elbo_hessian(x: Any, y: Any, z: Any) -> np.ndarray:
     Raises
     ------
     InputError
-        If x or z is not positive everywhere.
+        If x or z is not positive everywhere, or the shapes do not broadcast.
     """
     x, y, z = _broadcast(x, y, z)
     if not ((x > 0) & (z > 0)).all():
@@ -100,6 +100,10 @@ def energy_hessian(model: Model, family: str | Family, params: Any, step: float 
     (p, p) array
         In the order of the flat vector.
     """
+    if not isinstance(model, Model):
+        raise InputError(f"model must be one of tv.models, got {type(model).__name__}.")
+    if not 0 < real_number("step", step) < np.inf:
+        raise InputError(f"step must be a finite number above 0, got {step!r}.")
     bound = get_family(family).bind(model.layout)
     flat = real_array("params", params)
     if flat.shape != (bound.n_params,):
@@ -121,4 +125,11 @@ def energy_hessian(model: Model, family: str | Family, params: Any, step: float 
 
 
 def _broadcast(*values: Any) -> tuple[np.ndarray, ...]:
-    return tuple(np.broadcast_arrays(*(real_array("counterexample", value) for value in values)))
+    arrays = [real_array(f"counterexample: {name}", value) for name, value in zip("xyz", values, strict=False)]
+    try:
+        return tuple(np.broadcast_arrays(*arrays))
+    except ValueError:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in zip("xyz", arrays, strict=False))
+        raise InputError(
+            f"counterexample: the shapes do not broadcast: {shapes}. Make them equal, or numbers."
+        ) from None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pyturingvi.arguments import listed
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_family
 from pyturingvi.layout import Layout
@@ -69,7 +70,7 @@ def coordinates_used(model: Model | Layout, uses: Sequence[Any] | None = None) -
         If the model is not a bundled one and `uses` is not given, or `uses` is empty, holds a coordinate twice
         within a term or one that does not exist.
     """
-    layout = model if isinstance(model, Layout) else model.layout
+    layout = checked_layout(model)
     if uses is None:
         known = [rule for cls, rule in _USES.items() if isinstance(model, cls)]
         if not known:
@@ -79,19 +80,37 @@ def coordinates_used(model: Model | Layout, uses: Sequence[Any] | None = None) -
                 "coordinates of each term."
             )
         return known[0](layout)
-    terms = [_sorted_coordinates(n, term, layout.dim) for n, term in enumerate(uses)]
+    return read_terms("uses", uses, layout)
+
+
+def read_terms(name: str, uses: Any, layout: Layout) -> list[np.ndarray]:
+    """The coordinates of each term as sorted int arrays; errors call them `name`."""
+    terms = [
+        _sorted_coordinates(f"{name}: term {n}", term, layout.dim)
+        for n, term in enumerate(listed(name, uses, "lists of coordinates, one a term"))
+    ]
     if not terms:
-        raise InputError("uses: there must be at least one term l_n.")
+        raise InputError(f"{name}: there must be at least one term l_n.")
     return terms
 
 
-def _sorted_coordinates(n: int, term: Any, dim: int) -> np.ndarray:
-    array = np.asarray(term)
+def checked_layout(model: Any) -> Layout:
+    """The layout of a model, or the layout itself."""
+    if not isinstance(model, Model | Layout):
+        raise InputError(f"model must be one of tv.models or a tv.Layout, got {type(model).__name__}.")
+    return model if isinstance(model, Layout) else model.layout
+
+
+def _sorted_coordinates(what: str, term: Any, dim: int) -> np.ndarray:
+    try:
+        array = np.asarray(term)
+    except ValueError:
+        raise InputError(f"{what} must be a flat list of whole numbers, got {term!r}.") from None
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
-        raise InputError(f"uses: term {n} must be a list of at least one whole number, got {term!r}.")
+        raise InputError(f"{what} must be a list of at least one whole number, got {term!r}.")
     array = np.sort(array.astype(np.int64))
     if array[0] < 0 or array[-1] >= dim or np.any(np.diff(array) == 0):
-        raise InputError(f"uses: term {n} must hold different coordinates from 0 to {dim - 1}, got {term!r}.")
+        raise InputError(f"{what} must hold different coordinates from 0 to {dim - 1}, got {term!r}.")
     return array
 
 
@@ -118,7 +137,7 @@ def effective_dimensions(model: Model | Layout, family: str | Family, uses: Sequ
     In a lower triangular C the count of the full-rank family depends on the order: rows of `y_n` end at its own
     block, so `sum_j delta_{n,j} = d_z + n d_y` (n from 1) and only the last term reaches d.
     """
-    layout = model if isinstance(model, Layout) else model.layout
+    layout = checked_layout(model)
     ends = np.arange(layout.dim) + get_family(family).column_lengths(layout)
     return np.array([_count_columns(ends, rows) for rows in coordinates_used(model, uses)])
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from scipy.linalg import cholesky, eigh, solve, solve_triangular
 
-from pyturingvi.arguments import real_array
+from pyturingvi.arguments import listed, real_array
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_family
 from pyturingvi.layout import Layout
 from pyturingvi.models import IsotropicGaussian, LogDensity
-from pyturingvi.theory.dimension import coordinates_used, global_and_own
+from pyturingvi.theory.dimension import checked_layout, global_and_own, read_terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +44,12 @@ class Components:
     stationary: Sequence[Any]
 
     def __post_init__(self) -> None:
-        coordinates = coordinates_used(self.layout, self.coordinates)
+        coordinates = read_terms("coordinates", self.coordinates, checked_layout(self.layout))
         smoothness = real_array("smoothness", self.smoothness)
         if smoothness.shape != (len(coordinates),) or not (np.isfinite(smoothness) & (smoothness >= 0)).all():
             raise InputError(f"smoothness must be {len(coordinates)} finite numbers of at least 0, one a term.")
-        stationary = [real_array(f"stationary: term {n}", point) for n, point in enumerate(self.stationary)]
+        given = listed("stationary", self.stationary, "points, one a term")
+        stationary = [real_array(f"stationary: term {n}", point) for n, point in enumerate(given)]
         if [point.shape for point in stationary] != [rows.shape for rows in coordinates]:
             raise InputError("stationary must hold one point a term, as long as the term's coordinates.")
         if not all(np.isfinite(point).all() for point in stationary):
@@ -92,21 +93,23 @@ class QuadraticTarget:
     stationary: Sequence[Any]
 
     def __post_init__(self) -> None:
-        for n, rows in enumerate(self.coordinates):
-            if np.any(np.diff(np.asarray(rows)) <= 0):
+        coordinates = read_terms("coordinates", self.coordinates, checked_layout(self.layout))
+        for n, (rows, rising) in enumerate(zip(self.coordinates, coordinates, strict=True)):
+            if not np.array_equal(rows, rising):
                 raise InputError(f"coordinates: term {n} must list its coordinates in rising order.")
-        hessians = [real_array(f"hessians: term {n}", h) for n, h in enumerate(self.hessians)]
-        if [h.shape for h in hessians] != [(len(rows), len(rows)) for rows in self.coordinates]:
+        matrices = listed("hessians", self.hessians, "matrices, one a term")
+        hessians = [real_array(f"hessians: term {n}", h) for n, h in enumerate(matrices)]
+        if [h.shape for h in hessians] != [(len(rows), len(rows)) for rows in coordinates]:
             raise InputError("hessians must hold one square matrix a term, as large as the term's coordinates.")
         for n, h in enumerate(hessians):
             if not np.isfinite(h).all() or not np.allclose(h, h.T, rtol=1e-12, atol=0):
                 raise InputError(f"hessians: the matrix of term {n} is not finite and symmetric.")
         object.__setattr__(self, "hessians", hessians)
-        object.__setattr__(self, "coordinates", self.components.coordinates)
-        object.__setattr__(self, "stationary", self.components.stationary)
-        if np.any(self._extremes[:, 0] < -1e-12 * self._extremes[:, 1]):
+        if np.any(self._extremes[:, 0] < -1e-12 * abs(self._extremes[:, 1])):
             n = int(np.argmin(self._extremes[:, 0]))
             raise InputError(f"hessians: the matrix of term {n} has the eigenvalue {self._extremes[n, 0]:g}.")
+        object.__setattr__(self, "coordinates", coordinates)
+        object.__setattr__(self, "stationary", self.components.stationary)
         if not self.strong_convexity > 0:
             raise InputError("hessians: their sum is singular, so the posterior is not a distribution.")
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pyturingvi.arguments import real_array, whole_number
+from pyturingvi.arguments import LARGEST_SEED, real_array, whole_number
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, Structured, get_family
 from pyturingvi.layout import Layout
@@ -74,6 +74,8 @@ def gradient_variance_bound(
         For the non-standardized structured family, whose parameters are not (m, C); for params of another length.
     """
     chosen = _location_scale(family)
+    if not isinstance(components, Components):
+        raise InputError(f"components must be a tv.theory.Components, got {type(components).__name__}.")
     layout = components.layout
     params = _flat(params, chosen, layout)
     n_samples = whole_number("n_samples", n_samples, 1)
@@ -113,6 +115,8 @@ def exact_gradient_variance(target: QuadraticTarget, family: str | Family, param
         As in `gradient_variance_bound`.
     """
     chosen = _location_scale(family)
+    if not isinstance(target, QuadraticTarget):
+        raise InputError(f"target must be a tv.theory.QuadraticTarget, got {type(target).__name__}.")
     layout = target.layout
     params = _flat(params, chosen, layout)
     n_samples = whole_number("n_samples", n_samples, 1)
@@ -157,11 +161,13 @@ def measured_gradient_variance(
         For params of another length, or where the gradient is not finite.
     """
     chosen = get_family(family)
+    if not isinstance(model, Model):
+        raise InputError(f"model must be one of tv.models, got {type(model).__name__}.")
     bound = chosen.bind(model.layout)
     work = bound.from_flat(_flat(params, chosen, model.layout))
     n_samples = whole_number("n_samples", n_samples, 1)
     n_pairs = whole_number("n_pairs", n_pairs, 2)
-    source = generator(np, whole_number("seed", seed, 0, None), GRADIENT_STREAM)
+    source = generator(np, whole_number("seed", seed, 0, LARGEST_SEED), GRADIENT_STREAM)
     noise = np.empty((n_samples, model.dim))
     pair = np.empty((2, bound.n_params))
     values = np.empty(n_pairs)

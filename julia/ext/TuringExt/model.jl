@@ -70,25 +70,32 @@ function start(model::DynamicPPL.Model, rng::AbstractRNG)
     points, found, last_error = Vector{Float64}[], nothing, nothing
     for attempt in 1:60
         width = 2.0 / 4.0^((attempt - 1) ÷ 20)
-        info = DynamicPPL.OnlyAccsVarInfo((
-            DynamicPPL.VectorValueAccumulator(), DynamicPPL.LogPriorAccumulator(),
-            DynamicPPL.LogLikelihoodAccumulator(), DynamicPPL.LogJacobianAccumulator(),
-        ))
-        strategy = DynamicPPL.InitFromUniform(-width, width)
-        try
-            _, info = DynamicPPL.init!!(rng, model, info, strategy, DynamicPPL.LinkAll())
+        info = try
+            random_run(model, rng, width)
         catch error
             error isa OUTSIDE || rethrow()
             last_error = error
             continue
         end
         isfinite(DynamicPPL.getlogjoint_internal(info)) || continue
-        found = DynamicPPL.get_vector_values(info)
+        before, found = found, DynamicPPL.get_vector_values(info)
+        isnothing(before) || coordinate_counts(before) == coordinate_counts(found) ||
+            throw(varying_variables(coordinate_counts(before), coordinate_counts(found)))
         push!(points, reduce(vcat, [collect(Float64, DynamicPPL.get_internal_value(v)) for v in values(found)]; init=Float64[]))
         length(points) == 3 && return found, reduce(hcat, points)
     end
     isnothing(last_error) || throw(last_error)
     throw(ModelError("the log density was not finite at 60 points drawn around 0 in unconstrained space."))
+end
+
+"""What a run of the model gives at a point drawn uniformly from (-width, width) in unconstrained space."""
+function random_run(model::DynamicPPL.Model, rng::AbstractRNG, width::Float64)
+    info = DynamicPPL.OnlyAccsVarInfo((
+        DynamicPPL.VectorValueAccumulator(), DynamicPPL.LogPriorAccumulator(),
+        DynamicPPL.LogLikelihoodAccumulator(), DynamicPPL.LogJacobianAccumulator(),
+    ))
+    strategy = DynamicPPL.InitFromUniform(-width, width)
+    return last(DynamicPPL.init!!(rng, model, info, strategy, DynamicPPL.LinkAll()))
 end
 
 # ---- the interface of the engine ---------------------------------------------------------------------------------
@@ -116,6 +123,7 @@ function PyTuringVI.log_density!(values::AbstractVector, model::TuringModel, poi
         values[m] = try
             LogDensityProblems.logdensity(model.ldf, x)
         catch error
+            is_unknown_variable(error) && throw(varying_variables())
             error isa OUTSIDE || rethrow()
             NaN
         end
@@ -143,6 +151,7 @@ function values_and_slopes!(values, slopes::AbstractMatrix, model::TuringModel, 
                 slopes[k, m] = slope[place]
             end
         catch error
+            is_unknown_variable(error) && throw(varying_variables())
             error isa OUTSIDE || rethrow()
             isnothing(values) || (values[m] = NaN)
             fill!(view(slopes, :, m), NaN)

@@ -10,6 +10,7 @@ mutable struct NutsRun{M<:TuringModel,S}
     const divergent::Matrix{Bool}
     const tree_depth::Matrix{Int}
     n_steps::Int  # single draws, the warm-up's among them, of all chains
+    failure::String  # what the model threw in a step, which ended the run
 end
 
 function PyTuringVI.start_nuts(
@@ -20,7 +21,7 @@ function PyTuringVI.start_nuts(
     rngs = [PyTuringVI.generator(seed, NUTS_STREAM, chain) for chain in 1:n_chains]
     points = Array{Float64}(undef, length(model.order), n_draws, n_chains)
     divergent, tree_depth = zeros(Bool, n_draws, n_chains), zeros(Int, n_draws, n_chains)
-    return NutsRun(model, sampler, n_tune, rngs, Any[nothing for _ in rngs], points, divergent, tree_depth, 0)
+    return NutsRun(model, sampler, n_tune, rngs, Any[nothing for _ in rngs], points, divergent, tree_depth, 0, "")
 end
 
 const NUTS_STREAM = 2  # beside the noise of a fit's gradients and of its ELBO
@@ -29,18 +30,23 @@ function PyTuringVI.advance_nuts!(run::NutsRun, seconds::Float64)
     n_chains = length(run.chains)
     total = (run.n_tune + size(run.points, 2)) * n_chains
     stop = time_ns() + round(UInt64, 1e9 * seconds)
-    while run.n_steps < total
+    while run.n_steps < total && isempty(run.failure)
         step, chain = divrem(run.n_steps, n_chains)
-        if isnothing(run.chains[chain + 1])
-            run.chains[chain + 1] = first_state(run, run.rngs[chain + 1])
-        else
-            draw!(run, step + 1, chain + 1)
-            run.n_steps += 1
+        try
+            if isnothing(run.chains[chain + 1])
+                run.chains[chain + 1] = first_state(run, run.rngs[chain + 1])
+            else
+                draw!(run, step + 1, chain + 1)
+                run.n_steps += 1
+            end
+        catch error
+            error isa InterruptException && rethrow()
+            run.failure = "chain $(chain + 1), step $(step + 1): $(summarized(error, catch_backtrace()))"
         end
         time_ns() >= stop && break
     end
     n_rounds = run.n_steps ÷ n_chains
-    return (min(n_rounds, run.n_tune), max(n_rounds - run.n_tune, 0), count(run.divergent))
+    return (min(n_rounds, run.n_tune), max(n_rounds - run.n_tune, 0), count(run.divergent), run.failure)
 end
 
 """One step of one chain, kept if the warm-up is over."""

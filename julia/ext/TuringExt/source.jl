@@ -23,21 +23,35 @@ function PyTuringVI.turing_program(source::AbstractString, data::NamedTuple, fun
         end
     end
     model = Base.invokelatest(call_with_data, space, definition, data)
-    return Base.invokelatest(probe, Program(model, definition.name, definition.line))
+    program = Program(model, definition.name, definition.line)
+    Base.invokelatest(probe, program, data)
+    return program
 end
 
-"""Run the model a few times, so that one that throws is refused before anything is built on it."""
-function probe(program::Program)
+"""
+Run the model a few times, so that one that throws, or whose log density is no function of its variables, is refused
+before anything is built on it.
+"""
+function probe(program::Program, data::NamedTuple)
+    as_given = deepcopy(data)
     running(program) do
         try
             refuse_unusable(program.model, Xoshiro(START_SEED))
         catch error
             error isa OUTSIDE || rethrow()  # a draw from a wide prior may lie where the model cannot be run
         end
-        isempty(first(start(program.model, Xoshiro(START_SEED)))) &&
+        values, points = start(program.model, Xoshiro(START_SEED))
+        isempty(points) &&
             throw(ModelError("the Turing model $(repr(program.name)) has no variables: every ~ statement is about data."))
+        refuse_other_variables(program.model, values, Xoshiro(START_SEED + 1))
+        changed = findfirst(name -> !isequal(data[name], as_given[name]), keys(data))
+        isnothing(changed) || throw(ModelError(
+            "the Turing model $(repr(program.name)) changes its data: $(repr(string(keys(data)[changed]))) is not what it " *
+            "was before the model was run. Let the model work on a copy."
+        ))
+        refuse_other_values(program.model, values, points)
     end
-    return program
+    return nothing
 end
 
 """Run `f`; what the model throws becomes a `ModelError` with its message and the line of the source."""
@@ -46,6 +60,7 @@ function running(f, program::Program)
         return f()
     catch error
         error isa Union{InterruptException,ModelError} && rethrow()
+        is_unknown_variable(error) && throw(varying_variables())
         words = summarized(error, catch_backtrace(), program.line)
         throw(ModelError("the Turing model $(repr(program.name)) fails when it is run: $words"))
     end
@@ -144,8 +159,8 @@ end
 
 function chosen_definition(definitions, function_name::AbstractString)
     isempty(definitions) && throw(ModelError(
-        "the Turing model's source has no `@model function`. It needs one, such as " *
-        "`@model function my_model(x, y) ... end`."
+        "the Turing model's source has no `@model function` at its top level. It needs one, such as " *
+        "`@model function my_model(x, y) ... end`, outside any `module`, `begin` or `let`."
     ))
     isempty(function_name) && return last(definitions)
     k = findlast(definition -> definition.name == function_name, definitions)
@@ -159,6 +174,10 @@ end
 """Call the model function with the data its arguments name."""
 function call_with_data(space::Module, definition, data::NamedTuple)
     name, arguments = definition.name, definition.arguments
+    for key in keys(data)
+        is_name(string(key)) ||
+            throw(ModelError("data has the name $(repr(string(key))), which no argument of a Julia function can have."))
+    end
     named = [argument.name for argument in arguments if !isnothing(argument.name)]
     unknown = setdiff(keys(data), named)
     missing_names = [a.name for a in arguments if !a.has_default && !haskey(data, something(a.name, :_))]
@@ -188,6 +207,9 @@ function call_with_data(space::Module, definition, data::NamedTuple)
         throw(ModelError("the Turing model $(repr(name)) does not take these data: $(summarized(error))"))
     end
 end
+
+"""Whether Julia reads the text as a name, and as this one: not as a reserved word, and with nothing to normalize."""
+is_name(text::AbstractString) = Base.isidentifier(text) && Meta.parse(text; raise=false) === Symbol(text)
 
 # ---- an error in one message -------------------------------------------------------------------------------------
 const LONGEST = 600

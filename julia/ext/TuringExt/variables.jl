@@ -147,6 +147,56 @@ function refuse_unusable(model::DynamicPPL.Model, rng::AbstractRNG)
     return nothing
 end
 
+"""The variables and their numbers of coordinates must be the same in every run: `N_RUNS` more tell."""
+function refuse_other_variables(model::DynamicPPL.Model, values, rng::AbstractRNG)
+    expected = coordinate_counts(values)
+    for _ in 1:N_RUNS
+        found = try
+            coordinate_counts(DynamicPPL.get_vector_values(random_run(model, rng, 4.0)))
+        catch error
+            error isa InterruptException && rethrow()
+            continue  # the model need not run this far out
+        end
+        found == expected || throw(varying_variables(expected, found))
+    end
+    return nothing
+end
+
+const N_RUNS = 8
+
+coordinate_counts(values) =
+    Dict(string(name) => length(DynamicPPL.get_internal_value(value)) for (name, value) in pairs(values))
+
+function varying_variables(expected, found)
+    odd = sort!([name for name in union(keys(expected), keys(found)) if get(expected, name, 0) != get(found, name, 0)])
+    return ModelError(
+        "the model's variables are not the same in every run: $(join(odd, ", ", " and ")) vary. A fit needs one fixed set of " *
+        "variables of fixed sizes: let no ~ statement depend on a variable or on chance."
+    )
+end
+
+"""The same where a run that was laid out already comes upon a variable without a place."""
+varying_variables() = ModelError(
+    "the model's variables are not the same in every run: at this point it has one more than where it was laid out. A fit needs " *
+    "one fixed set of variables: let no ~ statement depend on a variable or on chance."
+)
+
+is_unknown_variable(error) = error isa KeyError && error.key isa VarName
+
+"""The log density must be a function of the variables: the same again, bit for bit, with another point in between or not."""
+function refuse_other_values(model::DynamicPPL.Model, values, points::AbstractMatrix)
+    ldf = LogDensityFunction(model, DynamicPPL.getlogjoint_internal, values)
+    first_value = LogDensityProblems.logdensity(ldf, points[:, 1])
+    for k in (1, 2, 1)
+        value = LogDensityProblems.logdensity(ldf, points[:, k])
+        k == 1 && !isequal(value, first_value) && throw(ModelError(
+            "the model's log density changes from run to run: at one and the same point it was $first_value, then $value. Take " *
+            "rand() and whatever else changes between two runs out of the model."
+        ))
+    end
+    return nothing
+end
+
 innermost_eltype(value::AbstractArray{<:AbstractArray}) = isempty(value) ? Float64 : innermost_eltype(first(value))
 innermost_eltype(value) = eltype(value)
 

@@ -34,7 +34,8 @@ function turing_log_density end
 
 Compile Julia text with at least one `@model function` and call the last one, or the one named, with the entries of the
 NamedTuple `data` that its arguments name. Throws a `ModelError` that says in one message what is wrong if the source
-does not compile, the data do not match the arguments or the model throws.
+does not compile, the data do not match the arguments, the model throws, changes its data or has other variables from run
+to run, or its log density is no function of its variables.
 """
 function turing_program end
 
