@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyturingvi.arguments import whole_number
+from pyturingvi.arguments import LARGEST_SEED, whole_number
 from pyturingvi.array_namespace import DTYPES
 from pyturingvi.comparisons import measures
 from pyturingvi.comparisons.measures import Row, Side, family_words
@@ -114,7 +114,7 @@ def compare(
         n_runs=whole_number("n_runs", n_runs, 2),
         n_samples=whole_number("n_samples", n_samples, 1),
         dtype=dtype,
-        seed=whole_number("seed", seed, 0, None),
+        seed=whole_number("seed", seed, 0, LARGEST_SEED),
         n_threads=whole_number("n_threads", n_threads, 1),
     )
     if not isinstance(dtype, str) or dtype not in DTYPES:
