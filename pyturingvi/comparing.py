@@ -12,7 +12,7 @@ from pyturingvi.arguments import LARGEST_SEED, whole_number
 from pyturingvi.array_namespace import DTYPES
 from pyturingvi.comparisons import measures
 from pyturingvi.comparisons.measures import Row, Side, family_words
-from pyturingvi.comparisons.plan import Plan, chosen_families, read_rules
+from pyturingvi.comparisons.plan import ELBO_SAMPLES, Plan, chosen_families, read_rules
 from pyturingvi.comparisons.recorded import RecordedReference
 from pyturingvi.comparisons.result import Comparison
 from pyturingvi.errors import EngineError, InputError, MemoryLimitError, unknown_name
@@ -25,7 +25,6 @@ from pyturingvi.problems import load_problem
 if TYPE_CHECKING:
     from pyturingvi.julia_runtime import Runtime
 
-_ELBO_SAMPLES = 2_048
 _TIMED_SECONDS = 0.4  # of a fit that is timed
 
 
@@ -236,7 +235,7 @@ def _recorded_path(record: RecordedReference, small: Model, here: Side, family: 
     if path is None:
         return [measures.row("path", small, "parameters", note="not recorded: not available without Julia", **entries)]
     n_iterations, n_samples, _ = path.noise.shape
-    settings: Row = {"n_samples": n_samples, "noise": path.noise, "elbo_samples": 4 * _ELBO_SAMPLES}
+    settings: Row = {"n_samples": n_samples, "noise": path.noise, "elbo_samples": 4 * ELBO_SAMPLES}
     found = here.fit(small, path.family, path.rule, n_iterations, **settings)
     one = measures.path_row(small, family, path.rule, n_iterations, found, path.params, n_iterations, True)
     words = f"M = {n_samples}, {measures.rule_words(path.rule)}"
@@ -253,13 +252,13 @@ def _recorded_path(record: RecordedReference, small: Model, here: Side, family: 
 def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: Plan, step: _Progress) -> list[Row]:
     rule, updates = plan.rules[0], plan.updates_of(family, model)
     step(f"{family.name}, ELBO")
-    settings: Row = {"n_samples": plan.n_samples, "elbo_samples": _ELBO_SAMPLES}
+    settings: Row = {"n_samples": plan.n_samples, "elbo_samples": ELBO_SAMPLES}
     runs: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
     for k in range(plan.n_runs):
         for side, place in zip(sides, runs, strict=False):
             found = side.fit(model, family, rule, updates, seed=plan.seed + k, **settings)
             place.append(measures.final_elbo(found))
-    note = f"{plan.n_runs} runs, {measures.rule_words(rule)}, M = {plan.n_samples}, {_ELBO_SAMPLES:,} draws"
+    note = f"{plan.n_runs} runs, {measures.rule_words(rule)}, M = {plan.n_samples}, {ELBO_SAMPLES:,} draws"
     if len(sides) == 1:
         note += "; Julia: not available"
     elbo = measures.elbo_row(model, family, rule, "mean final ELBO", updates, runs, note)

@@ -21,6 +21,7 @@ import pyturingvi as tv
 from pyturingvi import cli, comparing
 from pyturingvi.comparisons import measures, plan, recorded
 from pyturingvi.errors import DataError, EngineError, InputError, MemoryLimitError, OutputError
+from pyturingvi.memory import fit_bytes
 
 SMALL: dict[str, Any] = {"n_iterations": 20, "fit_iterations": 30, "n_runs": 3, "n_samples": 2, "progress": False}
 FAULTS = ["log density", "gradient", "parameters", "ELBO"]
@@ -189,7 +190,9 @@ def test_a_family_that_is_too_large_is_skipped_and_the_report_says_why(
     assert "too long" in skipped["note"].iloc[0]
     assert "### Skipped" in found.to_markdown()
     monkeypatch.setattr(plan, "MOST_PARAMS", 10**9)
-    monkeypatch.setattr("pyturingvi.memory.available_memory", lambda device="cpu": 30_000)
+    noise = 8 * SMALL["n_iterations"] * SMALL["n_samples"] * poisson.dim
+    needed = fit_bytes(tv.FullRank(), poisson.layout, 8, 2, SMALL["n_samples"], elbo_samples=plan.ELBO_SAMPLES) + noise
+    monkeypatch.setattr("pyturingvi.memory.available_memory", lambda device="cpu": needed - 1)
     assert "than is free" in tv.compare(poisson, **SMALL).frame().query("part == 'skipped'")["note"].iloc[0]
 
 

@@ -14,6 +14,7 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.rules import RULES, Rule, get_rule
 
 MOST_PARAMS = 20_000_000  # of a family that is compared: beyond it, hundreds of updates take many minutes
+ELBO_SAMPLES = 2_048  # draws of a final ELBO
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Plan:
         p = family.n_params(model.layout)
         if p > MOST_PARAMS:
             return f"p = {p:,} parameters: hundreds of updates in both engines would take too long"
-        needed = fit_bytes(family, model.layout, 8, 2, self.n_samples)
+        needed = fit_bytes(family, model.layout, 8, 2, self.n_samples, elbo_samples=ELBO_SAMPLES)
+        needed += 8 * self.n_iterations * self.n_samples * model.dim  # the noise that both engines share
         try:
             check_memory(needed, None, "cpu", family, model.layout)
         except MemoryLimitError:
