@@ -232,7 +232,9 @@ def test_missing_runs_are_told_and_a_size_without_all_contenders_is_left_out(tmp
     table = published_runs()
     gone = (table.family == "full-rank") & (table.n == 400) & (table.step == plan.best_step("full-rank", 400))
     gone |= (table.family == "mean-field") & (table.n == 100) & (table.step == 9)
+    gone |= (table.family == "mean-field") & (table.n == 100) & (table.step == 12) & (table.repeat == 2)
     text, job = report_of(tmp_path, table[~gone])
+    assert "mean over 3 runs (1 points over fewer)" in text
     assert "2 of 243 points not run" in text
     assert "of the preset are not made yet" in text
     scaling = job.read("scaling")

@@ -185,10 +185,12 @@ def _agreement(found: pd.DataFrame, figure2: pd.DataFrame) -> list[str]:
         "figure 1, last points before divergence (noisy borders)": curve[curve.last_before_divergence],
         "figure 2, best stepsizes": figure2,
     }
-    lines = [f"Published points with M = {PUBLISHED_SAMPLES}, mean over {REPEATS} runs:"]
+    together = pd.concat([curve, figure2]) if len(figure2) else curve
+    fewer = int((together.runs < REPEATS).sum())
+    over = f"{REPEATS} runs" + (f" ({fewer} points over fewer)" if fewer else "")
+    lines = [f"Published points with M = {PUBLISHED_SAMPLES}, mean over {over}:"]
     for title, part in parts.items():
         lines.append(f"  {title}: {_shares(part)}")
-    together = pd.concat([curve, figure2]) if len(figure2) else curve
     total = sum(len(finite_points(family, n)) for family in FAMILIES for n in CURVE_SIZES)
     total += len(FAMILIES) * len(SCALING_SIZES)
     lines.append(f"  together: {_shares(together)}; {total - len(together)} of {total} points not run")
