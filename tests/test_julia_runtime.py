@@ -230,8 +230,15 @@ def test_ctrl_c_while_julia_starts_is_kept_until_it_has(environment: JuliaEnviro
 def test_many_ctrl_c_while_julia_starts_end_in_words_and_not_in_a_crash(environment: JuliaEnvironment) -> None:
     code = """
     print("starting", flush=True)
-    print(outcome(tv.start_julia).split(":")[0], flush=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    first = ""
+    while True:
+        try:
+            first = first or outcome(tv.start_julia).split(":")[0]
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            break
+        except KeyboardInterrupt:  # the next one, between two statements of this test
+            first = "KeyboardInterrupt"
+    print(first, flush=True)
     print(outcome(lambda: fit().status))
     """
     with popen(code, environment) as child:
