@@ -279,8 +279,8 @@ def _check_point_memory(model: Model, plan: Plan) -> None:
     needed = 8 * _COPIES_OF_POINTS * plan.n_points * (model.dim + 1)
     if needed > available_memory():
         raise MemoryLimitError(
-            f"compare: points and gradients of (n_points, d) = {(plan.n_points, model.dim)} take {needed / 2**30:.1f} GiB, "
-            "more than is free; choose a smaller n_points."
+            f"compare: points and gradients of (n_points, d) = {(plan.n_points, model.dim)} take "
+            f"{needed / 2**30:.1f} GiB, more than is free; choose a smaller n_points."
         )
 
 

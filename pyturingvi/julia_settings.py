@@ -12,7 +12,6 @@ from platformdirs import user_config_path
 from pyturingvi.errors import EngineError, OutputError
 from pyturingvi.paths import check_writable, write_atomically
 
-
 # what the entries are; which there must be, their reader knows
 _KINDS = {"environment": str, "executable": str, "project": str}
 _PROBE_KINDS = {"version": str, "library": str, "bindir": str, "stdlib": str, "modified": int}

@@ -27,7 +27,8 @@ def read_data(data: Any, nonfinite_allowed: bool = False) -> dict[str, Datum]:
     Raises
     ------
     InputError
-        If it is no mapping or table, a name cannot be a Julia argument, or a value cannot be sent to Julia or is not finite.
+        If it is no mapping or table, a name cannot be a Julia argument, or a value cannot be sent to Julia or is not
+        finite.
     """
     if data is None:
         return {}
@@ -140,8 +141,8 @@ def _refuse_nonfinite(array: np.ndarray, what: str) -> None:
             place = ", ".join(map(str, np.argwhere(bad)[0]))
             where = f", the first at [{place}] (counted from 0)" if place else ""
             raise InputError(
-                f"{what} holds {int(bad.sum())} {kind}{where}. Drop or fill in these entries first; a model that handles "
-                f"them itself, with {test} in its source, may have them."
+                f"{what} holds {int(bad.sum())} {kind}{where}. Drop or fill in these entries first; a model that "
+                f"handles them itself, with {test} in its source, may have them."
             )
 
 
