@@ -19,7 +19,7 @@ TABLE = Table(
     natural=("ours", "printed"),
     finite=("difference",),
     words={"quantity": COLUMNS},
-    empty=("printed", "difference"),
+    empty=("printed", "difference", "explanation"),
 )
 # p of mean-field is 2d and of full-rank d + d(d+1)/2, so each printed count tells the d that it belongs to
 MISPRINTS = {

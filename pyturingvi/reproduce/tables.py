@@ -30,7 +30,7 @@ class Table:
     complete : bool
         Whether every combination of the values in `key` must be there, and all of a `words` column's.
     columns : sequence of str
-        More columns, of any content.
+        More columns, of any words.
     numbers, finite, positive : sequence of str
         Columns of numbers: any (also infinite), finite ones, finite ones above zero.
     counts, natural : sequence of str
@@ -129,7 +129,7 @@ def _check(frame: pd.DataFrame, table: Table) -> None:
     for name, choices in {**table.words, **dict.fromkeys(table.flags, ("True", "False"))}.items():
         good = frame[name].astype(str).isin(choices) | (frame[name].isna() & (name in table.empty))
         _refuse(frame[name], good.to_numpy(bool), f"one of {', '.join(choices)}")
-    for name in table.key:
+    for name in [*table.key, *(name for name in table.columns if name not in table.empty)]:
         _refuse(frame[name], frame[name].notna().to_numpy(bool), "a value")
     if table.key:
         _check_key(frame, table)

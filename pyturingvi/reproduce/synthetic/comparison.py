@@ -40,6 +40,7 @@ CLOSE, NEAR = 0.05, 0.10
 ASKED_SHARE = 0.95  # of the published points, within `CLOSE`
 EXPONENTS = {"mean-field": 1, "structured": 1, "full-rank": 2}  # of T in n, as the paper claims
 CONFIDENCE = 0.95
+_SCALING_COLUMNS = ["family", "n", "best_stepsize", "best_step", "runs", "published", "ours", "sd", "ratio"]
 _MARKERS = {"mean-field": 8, "structured": 5.5, "full-rank": 3.5}  # sizes: the curves lie on each other
 
 
@@ -113,7 +114,7 @@ def scaling(found: pd.DataFrame) -> pd.DataFrame:
                 "ratio": float(best.ours) / float(row["iterations"]),
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=_SCALING_COLUMNS)
 
 
 @dataclass(frozen=True)
