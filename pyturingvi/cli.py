@@ -191,9 +191,14 @@ def compare(
     Exit code 0 means that everything agrees that was judged, 1 that something does not, 2 that an argument was refused.
     """
     import pyturingvi as tv
+    from pyturingvi.arguments import whole_number
     from pyturingvi.comparisons.result import comparison_targets
 
     names = [name.strip() for name in families.split(",")]
+    if not all(names):
+        raise InputError(f"--families must be names with commas between them, got {families!r}.")
+    whole_number("--iterations", iterations, 1)
+    whole_number("--runs", runs, 2)
     model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
     if out is not None:
         comparison_targets(out, model.label)

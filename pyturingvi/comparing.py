@@ -121,6 +121,8 @@ def compare(
     read_rules(optimizers, stepsize, 1)  # refused before data are loaded
     target = _checked_model(model, data_dir, simulated, plan.seed)
     rules = read_rules(optimizers, stepsize, max(target.layout.n_local, 1))
+    if reference != "recorded":  # which has points of its own
+        _check_point_memory(target, plan)
     runtime, why = (None, "the record was asked for") if reference == "recorded" else _julia(reference == "julia")
     plan = replace(plan, families=chosen, rules=rules)
     with _Progress(plan.n_steps, progress) as step:
@@ -268,6 +270,18 @@ def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: Plan, 
 
 def _skipped(model: Model, family: Family, reason: str) -> Row:
     return measures.row("skipped", model, "all", family=family_words(family), note=reason)
+
+
+_COPIES_OF_POINTS = 6  # points, a gradient of each engine and what their comparison takes
+
+
+def _check_point_memory(model: Model, plan: Plan) -> None:
+    needed = 8 * _COPIES_OF_POINTS * plan.n_points * (model.dim + 1)
+    if needed > available_memory():
+        raise MemoryLimitError(
+            f"compare: points and gradients of (n_points, d) = {(plan.n_points, model.dim)} take "
+            f"{needed / 2**30:.1f} GiB, more than is free; choose a smaller n_points."
+        )
 
 
 def _check_noise_memory(model: Model, plan: Plan) -> None:

@@ -10,7 +10,11 @@ from typing import Any
 from platformdirs import user_config_path
 
 from pyturingvi.errors import EngineError, OutputError
-from pyturingvi.paths import write_atomically
+from pyturingvi.paths import check_writable, write_atomically
+
+# what the entries are; which there must be, their reader knows
+_KINDS = {"environment": str, "executable": str, "project": str}
+_PROBE_KINDS = {"version": str, "library": str, "bindir": str, "stdlib": str, "modified": int}
 
 
 def settings_path() -> Path:
@@ -35,6 +39,13 @@ def read_settings() -> dict[str, Any] | None:
         raise damaged_settings(str(error)) from None
     if not isinstance(settings, dict):
         raise damaged_settings("it is no JSON object")
+    probe = settings.get("probe", {})
+    if not isinstance(probe, dict):
+        raise damaged_settings("its 'probe' is no JSON object")
+    for table, kinds in ((settings, _KINDS), (probe, _PROBE_KINDS)):
+        for name, kind in kinds.items():
+            if name in table and type(table[name]) is not kind:
+                raise damaged_settings(f"its {name!r} is {json.dumps(table[name])[:40]}")
     return settings
 
 
@@ -53,6 +64,22 @@ def write_settings(settings: dict[str, Any]) -> Path:
     except OSError as error:
         raise OutputError(f"setup: cannot write {str(path)!r}: {error.strerror or error}.") from None
     return path
+
+
+def check_settings_writable() -> None:
+    """Find out before a long trial whether the file could be written; its folder is made.
+
+    Raises
+    ------
+    OutputError
+        If it could not.
+    """
+    path = settings_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"setup: cannot write {str(path)!r}: {error.strerror or error}.") from None
+    check_writable(path, "setup")
 
 
 def forget_settings() -> bool:

@@ -18,6 +18,7 @@ from pyturingvi.julia_environment import (
     remember,
     variables_are_set,
 )
+from pyturingvi.julia_settings import check_settings_writable
 from pyturingvi.julia_trial import try_start
 
 Say = Callable[[str], object]
@@ -55,6 +56,7 @@ def set_up(julia: Any = None, project: Any = None, say: Say = print) -> Path:
         With nothing remembered.
     """
     own = julia is not None or project is not None
+    check_settings_writable()
     environment = registered_environment(julia, project) if own else install_environment(say)
     for problem in examine_environment(environment):
         raise EngineError(f"setup: {problem}" if own else f"setup: {problem.what}. {_WITHOUT_NETWORK}")

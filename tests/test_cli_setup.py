@@ -18,7 +18,7 @@ from fake_julia import fake_julia, fake_project
 from julia_children import PACKAGE, break_package, copy_project, run, variables
 
 from pyturingvi import julia_setup, julia_trial
-from pyturingvi.errors import EngineError, InputError
+from pyturingvi.errors import EngineError, InputError, OutputError
 from pyturingvi.julia_environment import VARIABLES, JuliaEnvironment, find_environment
 from pyturingvi.julia_trial import Trial, try_start
 
@@ -177,6 +177,21 @@ def test_a_julia_that_does_not_start_is_not_remembered(tmp_path: Path, config: P
     julia, project = str(fake_julia(tmp_path / "bin")), str(fake_project(tmp_path / "project"))
     assert "did not start" in refused(setup("--julia", julia, "--project", project))
     assert not config.exists()
+
+
+def test_settings_that_cannot_be_written_are_refused_before_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    julia, project = str(fake_julia(tmp_path / "bin")), str(fake_project(tmp_path / "project"))
+    (tmp_path / "taken" / "julia.json").mkdir(parents=True)
+    for name in ("install_environment", "examine_environment", "try_start"):
+        monkeypatch.setattr(julia_setup, name, lambda *args, **options: pytest.fail("work was begun"))
+    for folder in (tmp_path / "file" / "below", tmp_path / "taken"):
+        monkeypatch.setenv("PYTURINGVI_CONFIG", str(folder))
+        for named in ((None, None), (julia, project)):
+            with pytest.raises(OutputError, match=r"^setup: .*julia\.json'"):
+                julia_setup.set_up(*named, say=lambda words: None)
 
 
 def test_forget_says_what_it_removed(tmp_path: Path, config: Path) -> None:

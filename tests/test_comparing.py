@@ -327,6 +327,29 @@ def test_noise_that_does_not_fit_in_memory_is_refused(second_engine: Any, poisso
         tv.compare(poisson, **{**SMALL, "n_iterations": 10**12})
 
 
+@pytest.mark.parametrize("reference", [None, "julia"])
+def test_points_that_do_not_fit_in_memory_are_refused_before_julia_starts(
+    poisson: tv.models.Model, monkeypatch: pytest.MonkeyPatch, reference: str | None
+) -> None:
+    monkeypatch.setattr(comparing, "_julia", lambda demanded: pytest.fail("Julia was started"))
+    with pytest.raises(MemoryLimitError, match=r"n_points, d.*choose a smaller n_points"):
+        tv.compare(poisson, reference=reference, **SMALL, n_points=10**12)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--families", "structured,"), "--families must be names with commas between them, got 'structured,'"),
+        (("--families", ""), "--families must be names with commas between them, got ''"),
+        (("--runs", "1"), "--runs must be a whole number of at least 2, got 1"),
+        (("--iterations", "0"), "--iterations must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_the_command_names_its_own_options(options: tuple[str, ...], words: str) -> None:
+    with pytest.raises(InputError, match=f"^{words}"):
+        CliRunner().invoke(cli.app, ["compare", "rpoisson-small", *options], catch_exceptions=False)
+
+
 def test_ctrl_c_in_a_fit_ends_the_comparison(poisson: tv.models.Model) -> None:
     with pytest.raises(KeyboardInterrupt):
         measures.Side("numpy").fit(

@@ -85,11 +85,12 @@ def test_what_passes_all_checks_but_does_not_start_is_told_with_the_reason(tmp_p
     [
         (lambda folder, config: None, 0),
         (lambda folder, config: config.write_text("{"), 1),
+        (lambda folder, config: config.write_text('{"probe": {"version": null}}'), 1),
         (lambda folder, config: remember_fakes(folder, "1.10.4"), 1),
         (lambda folder, config: remember_fakes(folder, changes={"Zygote": None}), 1),
         (lambda folder, config: remember_fakes(folder), 1),  # the stand-in does not start
     ],
-    ids=["nothing", "damaged", "old", "lacking", "no start"],
+    ids=["nothing", "damaged", "no version", "old", "lacking", "no start"],
 )
 def test_the_exit_code_tells_a_broken_julia_from_none(
     tmp_path: Path, config: Path, prepare: Callable[[Path, Path], None], code: int

@@ -181,6 +181,34 @@ def test_settings_with_half_a_probe_are_damaged(config: Path, usable: JuliaEnvir
         find_environment()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("version", None), ("version", 1.1), ("library", []), ("stdlib", None), ("modified", "now"), ("modified", True)],
+)
+def test_settings_with_wrong_types_in_the_probe_are_damaged(
+    config: Path, usable: JuliaEnvironment, name: str, value: object
+) -> None:
+    remember(usable)
+    settings = json.loads(config.read_text())
+    settings["probe"][name] = value
+    config.write_text(json.dumps(settings))
+    with pytest.raises(EngineError, match=f"julia.json' are unreadable .*'{name}' is .*pyturingvi setup$"):
+        find_environment()
+
+
+@pytest.mark.parametrize("probe", [None, [], "1.10.8"])
+@pytest.mark.parametrize("name", ["probe", "executable", "project", "environment"])
+def test_settings_with_wrong_types_are_damaged(
+    config: Path, usable: JuliaEnvironment, name: str, probe: object
+) -> None:
+    if name != "probe" and isinstance(probe, str):
+        probe = 1
+    remember(usable)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {name: probe}))
+    with pytest.raises(EngineError, match=f"'{name}' is .*pyturingvi setup$"):
+        find_environment()
+
+
 def test_settings_that_cannot_be_written_get_an_error_that_names_them(
     tmp_path: Path, usable: JuliaEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

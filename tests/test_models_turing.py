@@ -176,6 +176,8 @@ def test_a_table_gives_its_columns() -> None:
         ({"y": [1.0, float("nan")]}, r"data\['y'\] holds 1 NaN \(missing\), the first at \[1\]"),
         ({"y": float("nan")}, r"data\['y'\] holds 1 NaN"),
         ({"y": pd.Series([1.0, None])}, r"data\['y'\] holds 1 NaN"),
+        ({"y": [1.0, -np.inf, np.inf]}, r"data\['y'\] holds 2 infinite values, the first at \[1\].*isinf"),
+        ({"y": float("inf")}, r"data\['y'\] holds 1 infinite values\."),
         ({"y": pd.Series([1.0, None], dtype="Float64")}, r"data\['y'\] has 1 missing"),
         (
             {"y": pd.DataFrame({"a": pd.Series([1.0, None], dtype="Float64")})},
@@ -239,6 +241,15 @@ def test_a_model_that_skips_nan_itself_may_have_it() -> None:
     np.testing.assert_allclose(model.log_density(np.array([[0.3]])), expected)
 
 
+@julia
+@pytest.mark.parametrize("test", ["isinf", "isfinite"])
+def test_a_model_that_tests_for_infinity_may_have_it(test: str) -> None:
+    body = f"{test}(y[2]) == {str(test == 'isinf').lower()} || error()\n y[1] ~ Normal(m, 1)"
+    model = tv.models.Turing(f"@model function open(y)\n m ~ Normal()\n {body}\nend", {"y": [1.0, np.inf]})
+    expected = stats.norm.logpdf(0.3) + stats.norm.logpdf(1.0, 0.3)
+    np.testing.assert_allclose(model.log_density(np.array([[0.3]])), expected)
+
+
 # ---- refusals ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("change", "words"),
@@ -295,7 +306,8 @@ def wrong(body: str) -> str:
         ({"source": wrong("w ~ filldist(Normal(), 2)\n    v ~ filldist(Normal(), 4)"), "local": ["w", "v"]}, "line up"),
         ({"data": {"x": 1.0}}, r'line\(y\): data has no "y"; the model has no argument "x"'),
         ({"name": "lines"}, "no `@model function lines`; it has line"),
-        ({"data": {"y": [1.0, np.inf, 2.0]}}, "not finite at 60 points"),
+        ({"source": wrong("@addlogprob! -Inf"), "local": []}, "not finite at 60 points"),
+        ({"data": {"y": []}}, r'local variable "e" is empty.*Empty: data\[\'y\'\]'),
         ({"source": f"module Inner\n{LINE}\nend"}, "no `@model function` at its top level"),
         ({"source": "@model function none(y)\n    y ~ MvNormal(zeros(3), I)\nend", "local": []}, "has no variables"),
         (
@@ -333,6 +345,57 @@ def test_a_wrong_gradient_is_refused() -> None:
     source = f"@model function jump(y)\n    {body}\nend"
     with pytest.raises(InputError, match="wrong gradient"):
         tv.models.Turing(source, {"y": 1.0}, ad="forwarddiff")
+
+
+@julia
+@pytest.mark.parametrize(
+    "mean", ["mu > 0 ? mu : 3mu", "mu > 1.5 ? 2mu : mu", "mu < -1.5 ? zero(mu) : mu", "abs(mu)", "max(mu, 0.5)"]
+)
+def test_a_tape_of_one_branch_is_refused(mean: str) -> None:
+    source = f"@model function branch(y)\n mu ~ Normal()\n y ~ Normal({mean}, 1)\nend"
+    if mean not in ("abs(mu)", "max(mu, 0.5)"):  # which a tape holds as functions, not as branches
+        with pytest.raises(
+            InputError, match='compiled_reversediff records one branch of a model; use ad="reversediff"'
+        ):
+            tv.models.Turing(source, {"y": 1.0}, ad="compiled_reversediff")
+        return
+    points = np.array([[-1.3], [0.4], [2.0]])
+    slopes = tv.models.Turing(source, {"y": 1.0}, ad="compiled_reversediff").gradient(points)
+    np.testing.assert_allclose(slopes, tv.models.Turing(source, {"y": 1.0}, ad="forwarddiff").gradient(points))
+
+
+@julia
+def test_branches_at_any_one_of_many_coordinates_are_refused_of_a_tape_and_right_without() -> None:
+    body = "x ~ MvNormal(zeros(6), I)\n for i in 1:6\n y ~ Normal(x[i] > 0 ? x[i] : x[i]^2, 1)\n end"
+    source = f"@model function many(y)\n {body}\nend"
+    with pytest.raises(InputError, match="records one branch"):
+        tv.models.Turing(source, {"y": 1.0}, ad="compiled_reversediff")
+    x = np.array([[0.5, -0.5, 1.5, -1.5, 2.0, -2.0]])
+    expected = -x + np.where(x > 0, 1.0 - x, (1.0 - x**2) * 2 * x)
+    for ad in ("reversediff", "forwarddiff"):
+        np.testing.assert_allclose(tv.models.Turing(source, {"y": 1.0}, ad=ad).gradient(x), expected, atol=1e-12)
+
+
+@julia
+def test_an_error_in_the_middle_of_a_fit_names_its_place_and_keeps_the_fit_so_far() -> None:
+    source = """
+    const runs = Ref(typemin(Int))
+    @model function late(y)
+        (runs[] += 1) > 0 && error("late boom")
+        m ~ Normal()
+        y ~ Normal(m, 1)
+    end
+    """
+    model = tv.models.Turing(source.replace("typemin(Int)", "-3000"), {"y": 1.0}, ad="forwarddiff")
+    settings: dict[str, Any] = {"elbo_every": 50, "elbo_samples": 10, "progress": False}
+    with pytest.raises(EngineError, match=r"^late, after \d+ of 100000 updates: .*late boom") as caught:
+        tv.fit(model, n_iterations=100_000, **settings)
+    partial = caught.value.partial_fit  # type: ignore[attr-defined]
+    assert f"after {partial.n_updates} of" in str(caught.value)
+    assert partial.n_updates > 50
+    # the same parameters as a run that stops there by itself
+    whole = tv.fit(tv.models.Turing(source, {"y": 1.0}, ad="forwarddiff"), n_iterations=partial.n_updates, **settings)
+    np.testing.assert_array_equal(partial.params, whole.params)
 
 
 @julia

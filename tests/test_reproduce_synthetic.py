@@ -109,7 +109,7 @@ def test_the_best_stepsize_is_looked_for_where_the_figure_has_it_at_the_sizes_it
 def test_runs_are_rows_and_are_not_made_again(tmp_path, monkeypatch):
     job = tiny_job(tmp_path)
     runs.compute(job)
-    table = runs.read_runs(job.file("runs"))
+    table = runs.read_runs(job)
     assert len(table) == len(TINY)
     ended = {(r.family, r.step, r.n_samples): r.ended for r in table.itertuples()}
     assert ended["full-rank", 49, 10] == "diverged"
@@ -128,10 +128,10 @@ def test_what_an_interrupted_call_has_left_is_all_that_is_made(tmp_path, monkeyp
     job = tiny_job(tmp_path)
     runs.compute(job)
     whole = job.file("runs").read_bytes()
-    table = runs.read_runs(job.file("runs"))
+    table = runs.read_runs(job)
     table[:2].assign(seconds=-1.0).to_csv(job.file("runs"), index=False)
     runs.compute(job)
-    again = runs.read_runs(job.file("runs"))
+    again = runs.read_runs(job)
     assert (again.seconds[:2] == -1.0).all()  # kept as they were
     assert (again.seconds[2:] > 0).all()
     columns = [c for c in runs.COLUMNS if c != "seconds"]
@@ -161,13 +161,13 @@ def test_a_killed_call_leaves_a_whole_file_to_go_on_from(tmp_path, monkeypatch):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
     process.wait()
-    table = runs.read_runs(job.file("runs"))
+    table = runs.read_runs(job)
     assert 1 <= len(table) < 400
     monkeypatch.setitem(
         plan.PLANS, "quick", lambda found: [Run("mean-field", 100, 30, 10, k) for k in range(len(table) + 2)]
     )
     runs.compute(job)
-    later = runs.read_runs(job.file("runs"))
+    later = runs.read_runs(job)
     assert set(table.repeat) <= set(later.repeat)
     assert len(later) >= len(table) + 2
 
@@ -175,7 +175,7 @@ def test_a_killed_call_leaves_a_whole_file_to_go_on_from(tmp_path, monkeypatch):
 def test_another_table_under_the_name_is_refused(tmp_path):
     job = tiny_job(tmp_path)
     job.file("runs").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="not a table of runs"):
+    with pytest.raises(DataError, match=r"lacks the column\(s\) family"):
         runs.compute(job)
 
 

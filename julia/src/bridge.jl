@@ -102,6 +102,9 @@ function advance_session!(session::Session, last::Int, seconds::Float64)
     return finite ? session.run.done : -session.run.done - 1
 end
 
+"""Updates made; after an exception too, when the vectors are as that many updates left them."""
+session_done(session::Session) = session.run.done
+
 """Whether the run is as near its target as it was to come."""
 session_arrived(session::Session) = session.run.arrived
 

@@ -125,7 +125,12 @@ class JuliaStepper(Stepper):
         )
 
     def advance(self, last: int) -> bool:
-        done = int(self._runtime.call(self._advance, self._session, last, _CHUNK_SECONDS))
+        try:
+            done = int(self._runtime.call(self._advance, self._session, last, _CHUNK_SECONDS))
+        except EngineError as error:
+            if self._spec.device == "cpu":  # the vectors are those of the last whole update, which Julia alone knows
+                self.done = int(self._runtime.call(self._runtime.module.session_done, self._session))
+            raise self._told(error) from None
         self.done = done if done >= 0 else -done - 1
         if self._target is not None:
             self.arrived = bool(self._runtime.call(self._arrived, self._session))
@@ -134,10 +139,17 @@ class JuliaStepper(Stepper):
     def elbo(self, interrupted: Callable[[], bool]) -> tuple[float, float]:
         drawn, anew = 0, True
         while drawn < self._spec.elbo_samples and not (drawn and interrupted()):
-            drawn = int(self._runtime.call(self._estimate, self._session, anew, _CHUNK_SECONDS))
+            try:
+                drawn = int(self._runtime.call(self._estimate, self._session, anew, _CHUNK_SECONDS))
+            except EngineError as error:
+                raise self._told(error) from None
             anew = False
         value, error = self._runtime.call(self._elbo, self._session)
         return float(value), float(error)
+
+    def _told(self, error: EngineError) -> EngineError:
+        """What Julia threw in the middle, with the model and the place."""
+        return EngineError(f"{self._model.label}, after {self.done} of {self._spec.n_iterations} updates: {error}")
 
     def params(self) -> np.ndarray:
         return self._vectors["average" if self._spec.averaging else "params"].astype(np.float64)

@@ -35,8 +35,8 @@ class Turing(Model):
     data : dict or DataFrame
         Value of each argument of the model by its name; a DataFrame gives its columns. Arrays keep their axes
         (`X[i, k]` is `X[i+1, k+1]` in Julia) and whether they hold floats, integers, booleans or strings; a Series
-        becomes a vector, a DataFrame of numbers a matrix, Python's scalars and strings Julia's. NaN is refused unless
-        the source tests for it (`isnan` or `isfinite`).
+        becomes a vector, a DataFrame of numbers a matrix, Python's scalars and strings Julia's. NaN and infinity
+        are refused unless the source tests for them (`isnan`, `isinf` or `isfinite`).
     local : sequence of str
         Names of the local variables: arrays whose last axis runs over the N local blocks. Block n holds slice n of
         each. All other variables are global.
@@ -99,7 +99,7 @@ class Turing(Model):
         name: str | None = None,
     ) -> None:
         self.source = _check_source(source)
-        self.data = read_data(data, nan_allowed=re.search(r"\bis(nan|finite)\b", source) is not None)
+        self.data = read_data(data, nonfinite_allowed=re.search(r"\bis(nan|finite|inf)\b", source) is not None)
         self.local = _names(local)
         if ad is not None and ad not in AD_BACKENDS:
             raise unknown_name("ad", ad, AD_BACKENDS)
@@ -123,6 +123,15 @@ class Turing(Model):
         return self.julia_model if ad == self.ad else self._build(ad)
 
     def _build(self, ad: str) -> Any:
+        try:
+            return self._build_inside(ad)
+        except InputError as error:
+            empty = [f"data[{name!r}]" for name, value in self.data.items() if np.ndim(value) and not np.size(value)]
+            if not empty:
+                raise
+            raise InputError(f"{error} Empty: {', '.join(empty)}.") from None
+
+    def _build_inside(self, ad: str) -> Any:
         runtime = self._runtime
         P = runtime.module
         program = self._call(P.turing_program, self.source, julia_data(runtime, self.data), self._function)

@@ -15,19 +15,20 @@ from pyturingvi.errors import InputError
 Datum = np.ndarray | float | int | bool | str | list[str]
 
 
-def read_data(data: Any, nan_allowed: bool = False) -> dict[str, Datum]:
+def read_data(data: Any, nonfinite_allowed: bool = False) -> dict[str, Datum]:
     """Values by argument name: float64, int64 or bool arrays, lists of strings, and scalars.
 
     Parameters
     ----------
     data : mapping, DataFrame or None
-    nan_allowed : bool
-        Whether the model knows what to do with NaN.
+    nonfinite_allowed : bool
+        Whether the model knows what to do with NaN and infinity.
 
     Raises
     ------
     InputError
-        If it is no mapping or table, a name cannot be a Julia argument, or a value cannot be sent to Julia or is NaN.
+        If it is no mapping or table, a name cannot be a Julia argument, or a value cannot be sent to Julia or is not
+        finite.
     """
     if data is None:
         return {}
@@ -45,7 +46,7 @@ def read_data(data: Any, nan_allowed: bool = False) -> dict[str, Datum]:
             raise InputError(f"Turing: data has the name {given!r}, which no argument of a Julia function can have.")
         if name in found:
             raise InputError(f"Turing: data has the name {given!r} twice; Julia reads both spellings as one.")
-        found[name] = _read(value, f"Turing: data[{name!r}]", nan_allowed)
+        found[name] = _read(value, f"Turing: data[{name!r}]", nonfinite_allowed)
     return found
 
 
@@ -81,7 +82,7 @@ def is_text(words: str) -> bool:
 
 
 # ---- values -------------------------------------------------------------------------------------------------
-def _read(value: Any, what: str, nan_allowed: bool) -> Datum:
+def _read(value: Any, what: str, nonfinite_allowed: bool) -> Datum:
     if isinstance(value, str):
         return _text(value, what)
     if value is None:
@@ -116,8 +117,8 @@ def _read(value: Any, what: str, nan_allowed: bool) -> Datum:
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise InputError(f"{what} holds {array.max()}, which is too large for a 64-bit integer.")
     array = array.astype({"b": np.bool_, "f": np.float64}.get(array.dtype.kind, np.int64))
-    if not nan_allowed and array.dtype.kind == "f":
-        _refuse_nan(array, what)
+    if not nonfinite_allowed and array.dtype.kind == "f":
+        _refuse_nonfinite(array, what)
     return array.item() if array.ndim == 0 else array
 
 
@@ -134,15 +135,15 @@ def _refuse_mixed(values: Any, what: str) -> None:
         raise InputError(f"{what} mixes strings and other values, {kinds[True]!r} and {kinds[False]!r} among them.")
 
 
-def _refuse_nan(array: np.ndarray, what: str) -> None:
-    bad = np.isnan(array)
-    if bad.any():
-        place = ", ".join(map(str, np.argwhere(bad)[0]))
-        where = f", the first at [{place}] (counted from 0)" if place else ""
-        raise InputError(
-            f"{what} holds {int(bad.sum())} NaN (missing){where}. Drop or fill in these entries first; a model that "
-            "skips them itself, with isnan in its source, may have them."
-        )
+def _refuse_nonfinite(array: np.ndarray, what: str) -> None:
+    for bad, kind, test in ((np.isnan(array), "NaN (missing)", "isnan"), (np.isinf(array), "infinite values", "isinf")):
+        if bad.any():
+            place = ", ".join(map(str, np.argwhere(bad)[0]))
+            where = f", the first at [{place}] (counted from 0)" if place else ""
+            raise InputError(
+                f"{what} holds {int(bad.sum())} {kind}{where}. Drop or fill in these entries first; a model that "
+                f"handles them itself, with {test} in its source, may have them."
+            )
 
 
 def _matrix(table: Any, what: str) -> np.ndarray:

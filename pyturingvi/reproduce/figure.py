@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyturingvi.arguments import whole_number
+from pyturingvi.engines.base import check_engine_name
 from pyturingvi.errors import DataError, InputError, unknown_name
 from pyturingvi.paths import as_path, check_writable
+from pyturingvi.reproduce.tables import Table, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,14 +38,23 @@ class Job:
         """Path of one of the figure's files."""
         return self.folder / f"{self.figure}_{self.preset}_{part}{ending}"
 
-    def read(self, part: str) -> pd.DataFrame:
-        """One of the figure's CSV files; DataError if it is not there."""
-        import pandas as pd
-
+    def read(self, part: str, table: Table | None = None) -> pd.DataFrame:
+        """One of the figure's CSV files; DataError if it is not there, or is not what `table` says."""
         path = self.file(part)
         if not path.is_file():
-            raise DataError(f"{path}: not found. Compute it: pyturingvi reproduce {self.figure} --preset {self.preset}")
-        return pd.read_csv(path)
+            raise DataError(f"{path}: not found. Compute it: {self.command()}")
+        return read_table(path, table or Table(), self.advice())
+
+    def command(self) -> str:
+        """The command that computes the figure."""
+        words = ["pyturingvi", "reproduce", self.figure, "--preset", self.preset, "--out", str(self.folder)]
+        for option, path in (("--cells", self.cells), ("--data-dir", self.data_dir)):
+            words += [] if path is None else [option, str(path)]
+        return shlex.join(words)
+
+    def advice(self) -> str:
+        """What to do about a damaged file."""
+        return f"Move it away and compute it again: {self.command()}"
 
 
 @dataclass(frozen=True)
@@ -116,12 +129,15 @@ def reproduce(
     Raises
     ------
     InputError, DataError, OutputError
-        Before any work, for an unknown name or preset, CSV files that are not there, or a folder that cannot be
-        written to.
+        Before any work, for an unknown name, preset or engine, a number of processes below 1, CSV files that are not
+        there or are damaged, or a folder that cannot be written to.
     """
     figure = figure_named(name)
     if preset not in figure.presets:
         raise unknown_name("preset", preset, figure.presets)
+    check_engine_name(engine)
+    if n_workers is not None:
+        n_workers = whole_number("n_workers (--workers)", n_workers, 1)
     folder = as_path(out, "out")
     if from_csv and not folder.is_dir():
         raise InputError(f"out: {str(folder)!r} is not a folder with CSV files to draw from.")

@@ -23,6 +23,7 @@ from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import Job
 from pyturingvi.reproduce.table1 import printed_table
+from pyturingvi.reproduce.tables import write_table
 from pyturingvi.sweeping import default_workers, sweep
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
 from pyturingvi.sweeps.grid import Cell, read_grid
@@ -245,7 +246,7 @@ def _value_at(trace: pd.Series | None, iteration: int) -> float:
 
 def write(job: Job, result: SweepResult, table: pd.DataFrame) -> None:
     """Write the figure's table; then pass on a Ctrl-C, or tell how many fits failed."""
-    table.to_csv(job.file("elbo"), index=False, float_format="%.8g")
+    write_table(job.file("elbo"), table, float_format="%.8g")
     if result.status == "interrupted":
         _tell(job, f"{result.counts['missing']} fits are left; the same call goes on from here")
         raise KeyboardInterrupt

@@ -10,6 +10,7 @@ from pyturingvi.reproduce import realistic
 from pyturingvi.reproduce.bands import band, below_axis, draw_band, panels, save
 from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, comparisons, judge, sensitivity, values_at
 from pyturingvi.reproduce.figure import Figure, Job
+from pyturingvi.reproduce.tables import Table, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,12 +30,27 @@ def collect(job: Job) -> None:
     realistic.write(job, result, realistic.elbo_table(result))
 
 
+def table() -> Table:
+    """What the table of fits must have; a diverged, failed or missing fit has no ELBO."""
+    values = tuple(f"{name}{suffix}" for name in ("elbo", "std_error") for suffix in ("", f"_{realistic.EARLY}"))
+    return Table(
+        key=("problem", "family", "stepsize", "seed", "n_iterations"),
+        columns=("engine",),
+        positive=("stepsize",),
+        natural=("n_iterations",),
+        counts=("seed", "n_updates"),
+        finite=values,
+        words={"family": realistic.FAMILIES, "status": ("completed", "diverged", "failed", "missing")},
+        empty=("n_updates", *values),
+    )
+
+
 def report(job: Job) -> str:
     """Draw the curves, judge the claims, and say both in words."""
-    elbo = job.read("elbo")
+    elbo = job.read("elbo", table())
     compared = comparisons(elbo)
     claims = judge(elbo)
-    claims.to_csv(job.file("claims"), index=False)
+    write_table(job.file("claims"), claims)
     _draw(elbo, compared, job)
     lines = [_settings_line(elbo)]
     for (problem, iteration), curves in compared.items():

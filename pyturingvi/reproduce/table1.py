@@ -6,11 +6,21 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from pyturingvi.reproduce.figure import Figure, Job
+from pyturingvi.reproduce.tables import Table, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("N", "d_y", "d_z", "d", "mean_field_p", "structured_p", "full_rank_p")
+TABLE = Table(
+    key=("problem", "quantity"),
+    complete=True,
+    columns=("explanation",),
+    natural=("ours", "printed"),
+    finite=("difference",),
+    words={"quantity": COLUMNS},
+    empty=("printed", "difference", "explanation"),
+)
 # p of mean-field is 2d and of full-rank d + d(d+1)/2, so each printed count tells the d that it belongs to
 MISPRINTS = {
     ("rpoisson-large", "mean_field_p"): "2d with d = 19641, 16 (= d_z) too many; its own column d prints 19625",
@@ -48,12 +58,12 @@ def compute(job: Job) -> None:
                     "explanation": "left out by the paper" if pd.isna(print_) else MISPRINTS.get((problem, column), ""),
                 }
             )
-    pd.DataFrame(rows).to_csv(job.file("counts"), index=False)
+    write_table(job.file("counts"), pd.DataFrame(rows))
 
 
 def report(job: Job) -> str:
     """The table with ours and printed side by side where they differ."""
-    counts = job.read("counts")
+    counts = job.read("counts", TABLE)
     wide = counts.pivot(index="problem", columns="quantity", values="ours").loc[counts.problem.unique(), list(COLUMNS)]
     compared = counts.dropna(subset=["printed"])
     different = compared[compared.difference != 0]

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
@@ -20,19 +21,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi import theory
-from pyturingvi.errors import InputError
+from pyturingvi.errors import DataError, InputError
 from pyturingvi.families import FAMILIES, Structured
 from pyturingvi.families.base_distributions import BaseSpec
 from pyturingvi.fitting import fit
 from pyturingvi.layout import Layout
 from pyturingvi.models import IsotropicGaussian
 from pyturingvi.optimize.rules import ProximalSGD
-from pyturingvi.paths import write_atomically
 from pyturingvi.plots import pyplot
 from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.figure import Figure, Job
 from pyturingvi.reproduce.synthetic import PUBLISHED_SAMPLES, published_scaling, stepsizes, updates_to_accuracy
-from pyturingvi.reproduce.theory_report import report
+from pyturingvi.reproduce.tables import write_table
+from pyturingvi.reproduce.theory_report import TABLES, report
+from pyturingvi.sweeps.worker import start_local_worker
 from pyturingvi.theory import QuadraticTarget
 
 if TYPE_CHECKING:
@@ -79,7 +81,9 @@ def run_cells(function: Callable[..., Any], cells: Sequence[tuple[Any, ...]], jo
     with tqdm(total=len(cells), desc=what, disable=not job.progress, mininterval=1) as bar:
         if n_workers == 1:
             return [(function(*cell), bar.update())[0] for cell in cells]
-        pool = ProcessPoolExecutor(n_workers, env=dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+        env = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        # a worker ends by itself where this process is killed
+        pool = ProcessPoolExecutor(n_workers, env=env, initializer=start_local_worker, initargs=(os.getpid(),))
         try:
             futures = [pool.submit(function, *cell) for cell in reversed(cells)]
             for _ in as_completed(futures):
@@ -279,14 +283,15 @@ PARTS = {"variance": variance, "complexity": complexity, "dimension": dimension,
 
 
 def compute(job: Job) -> None:
-    """Write the CSV file of every part that has none yet."""
+    """Write the CSV file of every part that has none yet, or a damaged one."""
     if job.engine == "julia":
         raise InputError("theory: its runs count updates on the embedded engine; take engine='auto' or 'numpy'.")
     pyplot()  # without it there would be no pictures in the end
     for part, rows in PARTS.items():
-        if not job.file(part).is_file():
-            text = rows(job, SIZES[job.preset]).to_csv(index=False, float_format="%.8g")
-            write_atomically(job.file(part), lambda stream, text=text: stream.write(text.encode()))  # type: ignore[misc]
+        try:
+            job.read(part, TABLES[part])
+        except DataError:
+            write_table(job.file(part), rows(job, SIZES[job.preset]), float_format="%.8g")
 
 
 FIGURE = Figure(

@@ -7,17 +7,61 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pyturingvi.families import FAMILIES
 from pyturingvi.reproduce.figure import Job
+from pyturingvi.reproduce.tables import Table
 from pyturingvi.reproduce.theory_pictures import draw_complexity, draw_counterexample, draw_variance
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+_RAN = ("updates_at_stepsize", "loose_by", "distance_after_promised", "best_updates")  # empty where the paper's are
+TABLES = {
+    "variance": Table(
+        key=("target", "n", "family", "base", "point"),
+        complete=True,
+        natural=("n",),
+        positive=("bound", "exact", "measured", "measured_se", "loose_by"),
+        finite=("standard_errors_off",),
+        flags=("holds",),
+        words={"target": ("isotropic", "coupled"), "point": ("start", "optimum")},
+    ),
+    "complexity": Table(
+        key=("family", "n"),
+        natural=("n", "d_star", "promised_updates"),
+        positive=(
+            *("epsilon", "sigma2", "expected_smoothness", "c_var", "c_bias", "stepsize", "promised_over_best"),
+            *("published_best_updates", *_RAN),
+        ),
+        flags=("holds",),
+        words={"family": tuple(FAMILIES)},
+        empty=("published_best_updates", "holds", *_RAN),
+    ),
+    "dimension": Table(
+        key=("problem", "family"),
+        complete=True,
+        natural=("d_star", "paper"),
+        words={"family": ("full-rank", "structured", "mean-field")},
+        empty=("paper",),
+    ),
+    "counterexample": Table(
+        key=("x", "y"),
+        complete=True,
+        positive=("x",),
+        finite=(
+            *("y", "energy_determinant", "determinants_apart", "energy_least_eigenvalue"),
+            *("negative_elbo_least_eigenvalue", "standardized_energy_least_eigenvalue"),
+        ),
+    ),
+}
+
+
 def report(job: Job) -> str:
     """Draw the pictures, and say of each claim what was found."""
-    variance, complexity, points = (job.read(part) for part in ("variance", "complexity", "counterexample"))
-    dimensions = job.read("dimension")
+    tables = {part: job.read(part, table) for part, table in TABLES.items()}
+    variance, complexity, points = (tables[part] for part in ("variance", "complexity", "counterexample"))
+    dimensions = tables["dimension"]
     draw_variance(variance, job.file("variance", ".png"))
     draw_complexity(complexity, job.file("complexity", ".png"))
     draw_counterexample(points, job.file("counterexample", ".png"))

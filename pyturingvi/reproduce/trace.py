@@ -9,6 +9,7 @@ import numpy as np
 from pyturingvi.reproduce import realistic
 from pyturingvi.reproduce.bands import BAND, draw_band, panels, save
 from pyturingvi.reproduce.figure import Figure, Job
+from pyturingvi.reproduce.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 
 SHOWN = 0.01  # of the climb, the last of it, is drawn
 NEAR = 0.01  # of the climb: a curve that is so close to its last value has arrived
+TABLE = Table(
+    key=("problem", "family", "stepsize", "engine", "dtype", "n_iterations", "iteration"),
+    positive=("stepsize",),
+    natural=("n_iterations", "iteration", "n"),
+    counts=("diverged",),
+    numbers=("median", "q10", "q90"),  # minus infinity where replications have diverged
+    words={"family": realistic.FAMILIES},
+)
 
 
 def compute(job: Job) -> None:
@@ -32,7 +41,7 @@ def collect(job: Job) -> None:
 
 def report(job: Job) -> str:
     """Draw the curves, and say where each ends and when it had all but arrived."""
-    trace = job.read("elbo")
+    trace = job.read("elbo", TABLE)
     _draw(trace, job)
     lines = [
         "Median ELBO over the replications (nats); 'arrived' is the first iteration drawn from which on the median "

@@ -8,10 +8,11 @@ struct Backend
 end
 
 const REVERSEDIFF = ("ReverseDiff", "37e2e3b7-166d-5795-8a7a-e32c996b4267")
+const COMPILED = "compiled_reversediff"
 const BACKENDS = [
     "forwarddiff" => Backend("ForwardDiff", "f6369f11-7733-5829-9624-2563aa707210", () -> ADTypes.AutoForwardDiff()),
     "reversediff" => Backend(REVERSEDIFF..., () -> ADTypes.AutoReverseDiff()),
-    "compiled_reversediff" => Backend(REVERSEDIFF..., () -> ADTypes.AutoReverseDiff(; compile=true)),
+    COMPILED => Backend(REVERSEDIFF..., () -> ADTypes.AutoReverseDiff(; compile=true)),
     "mooncake" => Backend("Mooncake", "da2b9cff-9c12-43a0-ae48-6db2b0edb7d6", () -> ADTypes.AutoMooncake()),
     "zygote" => Backend("Zygote", "e88e6eb3-aa80-5325-afca-941959d7151f", () -> ADTypes.AutoZygote()),
 ]
@@ -22,6 +23,8 @@ PyTuringVI.ad_names() = first.(BACKENDS)
 # forwarddiff/reversediff/mooncake): d = 8 2/36/5 and 2/93/10, d = 23 20/68/13 and 17/274/32, d = 203 1000/357/102 and
 # 1516/3266/174, d = 2003 -/5047/1039 and -/57150/1757. Mooncake compiles for 20 s at first, the others for 5 s.
 const LARGEST_FORWARD_DIM = 24
+
+const N_DRAWS = 8  # of each width, beside the starts, at which a compiled gradient is checked
 
 """Backends to try in turn where the user names none: the fastest that is installed and differentiates the model."""
 function default_backends(dim::Int)
@@ -56,13 +59,44 @@ end
 cannot_differentiate(name, error) =
     "ad=$(repr(name)) cannot differentiate this model: $(summarized(error)) $(other_backends(name))"
 
+remedy(name) = name == COMPILED ?
+    "compiled_reversediff records one branch of a model; use ad=\"reversediff\"." : other_backends(name)
+
 other_backends(name) = "Choose another ad ($(join(setdiff(PyTuringVI.ad_names(), [name]), ", "))) or rewrite the model."
+
+"""
+    check_points(plain, starts, name)
+
+Points at which to check a gradient: all starts but the first, and their negatives where the density is finite. A compiled tape
+knows only the branches taken while it was recorded, so that it is also checked at the first start and at draws of two widths.
+"""
+function check_points(plain::LogDensityFunction, starts::AbstractMatrix, name::AbstractString)
+    known = starts[:, 2:end]
+    name == COMPILED || return hcat(known, with_density(plain, -known))
+    rng, d = Xoshiro(2), size(starts, 1)
+    draws = hcat((width .* (2 .* rand(rng, d, N_DRAWS) .- 1) for width in (2, 4))...)
+    return hcat(starts, with_density(plain, hcat(-starts, draws)))
+end
+
+"""The columns of `points` with a finite density: the model need not run at the others."""
+function with_density(plain::LogDensityFunction, points::AbstractMatrix)
+    kept = filter(collect(axes(points, 2))) do m
+        try
+            isfinite(LogDensityProblems.logdensity(plain, points[:, m]))
+        catch error
+            error isa InterruptException && rethrow()
+            false
+        end
+    end
+    return points[:, kept]
+end
 
 """
     check_gradient(ldf, points, name)
 
-Compare the gradient with central differences at each column of `points`, along a random direction. A `ModelError`
-that names the backend if it throws, is not finite where the density is, or differs.
+Compare the gradient with central differences at each column of `points`, along a random direction, and the density that
+comes with it with that of the model run by itself. A `ModelError` that names the backend if it throws, is not finite where
+the density is, or differs.
 """
 function check_gradient(ldf::LogDensityFunction, points::AbstractMatrix, name::AbstractString)
     rng = Xoshiro(1)
@@ -74,16 +108,20 @@ function check_gradient(ldf::LogDensityFunction, points::AbstractMatrix, name::A
             error isa InterruptException && rethrow()
             throw(ModelError(cannot_differentiate(name, error)))
         end
+        expected = LogDensityProblems.logdensity(ldf, x)  # never from a tape
+        abs(value - expected) <= 1e-8 * (1 + abs(expected)) || throw(ModelError(
+            "ad=$(repr(name)) gives a wrong log density: $value where the model itself gives $expected. $(remedy(name))"
+        ))
         all(isfinite, slope) || throw(ModelError(
             "ad=$(repr(name)) gives a gradient with $(count(!isfinite, slope)) entries that are not finite at a point where " *
-            "the log density is $value. $(other_backends(name))"
+            "the log density is $value. $(remedy(name))"
         ))
         direction = randn(rng, length(x))
         along, (numeric, error) = dot(slope, direction), directional_derivative(ldf, x, direction)
         abs(along - numeric) <= 10 * error + 1e-6 * (abs(numeric) + norm(slope)) || throw(ModelError(
             "ad=$(repr(name)) gives a wrong gradient: along a random direction its slope is $along, and by differences of " *
             "the log density it is $numeric. This happens where the log density jumps, or branches on its variables. " *
-            other_backends(name)
+            remedy(name)
         ))
     end
     return nothing

@@ -29,18 +29,18 @@ function TuringModel(model::DynamicPPL.Model, locals::Vector{String}; ad::Abstra
     transforms = fixed_transforms(plain, filter(is_global, variables), starts)
     reference = starts[:, 1]
     gradient || return TuringModel(layout, plain, "", variables, transforms, order, reference, similar(reference))
-    name, ldf = with_gradient(model, values, starts[:, 2:end], isempty(ad) ? default_backends(length(order)) : [ad])
+    name, ldf = with_gradient(model, values, starts, isempty(ad) ? default_backends(length(order)) : [ad])
     return TuringModel(layout, ldf, name, variables, transforms, order, reference, similar(reference))
 end
 
 """The first of the backends that gives a right gradient, and the log density with it; the first one's error if none does."""
-function with_gradient(model::DynamicPPL.Model, values, points::AbstractMatrix, names::Vector{String})
-    errors = ModelError[]
+function with_gradient(model::DynamicPPL.Model, values, starts::AbstractMatrix, names::Vector{String})
+    errors, plain = ModelError[], LogDensityFunction(model, DynamicPPL.getlogjoint_internal, values)
     for name in names
         try
             adtype = load_backend(name)
             ldf = Base.invokelatest(differentiable, model, values, adtype, name)
-            Base.invokelatest(check_gradient, ldf, points, name)
+            Base.invokelatest(check_gradient, ldf, check_points(plain, starts, name), name)
             return name, ldf
         catch error
             error isa ModelError || rethrow()

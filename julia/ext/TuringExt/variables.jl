@@ -44,7 +44,7 @@ function find_variables(ldf::LogDensityFunction, x::Vector{Float64}, locals::Vec
         places = reduce(vcat, [collect(range) for (_, range) in own]; init=Int[])
         labels = reduce(vcat, [labels_of(varname, value, entry, x[range]) for (entry, range) in own]; init=String[])
         name in locals || return Variable(name, varname, value, places, Int[], labels)
-        refuse_scalar(name, value)
+        refuse_without_slices(name, value)
         slices = reduce(vcat, [slices_of(name, value, varname, entry, length(range)) for (entry, range) in own])
         variable = Variable(name, varname, value, places, slices, labels)
         length(own) == 1 && refuse_coupled_slices(ldf, x, variable)
@@ -200,8 +200,11 @@ end
 innermost_eltype(value::AbstractArray{<:AbstractArray}) = isempty(value) ? Float64 : innermost_eltype(first(value))
 innermost_eltype(value) = eltype(value)
 
-refuse_scalar(::String, ::AbstractArray) = nothing
-refuse_scalar(name::String, value) = throw(ModelError(
+refuse_without_slices(name::String, value::AbstractArray) = isempty(value) && throw(ModelError(
+    "the local variable $(repr(name)) is empty, of size $(size(value)): it has no local blocks. Give the model data that are " *
+    "not empty, or leave it out of local."
+))
+refuse_without_slices(name::String, value) = throw(ModelError(
     "the local variable $(repr(name)) is no array: a local variable has one slice for each of the N local blocks along " *
     "its last axis. Leave it out of local to make it global."
 ))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyturingvi.paths import write_atomically
 from pyturingvi.plots import COLOURS, pyplot
 from pyturingvi.reproduce.figure import Job
 from pyturingvi.reproduce.synthetic.plan import (
@@ -30,6 +31,7 @@ from pyturingvi.reproduce.synthetic.problem import (
     published_scaling,
 )
 from pyturingvi.reproduce.synthetic.runs import found_in, read_runs
+from pyturingvi.reproduce.tables import write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +40,7 @@ CLOSE, NEAR = 0.05, 0.10
 ASKED_SHARE = 0.95  # of the published points, within `CLOSE`
 EXPONENTS = {"mean-field": 1, "structured": 1, "full-rank": 2}  # of T in n, as the paper claims
 CONFIDENCE = 0.95
+_SCALING_COLUMNS = ["family", "n", "best_stepsize", "best_step", "runs", "published", "ours", "sd", "ratio"]
 _MARKERS = {"mean-field": 8, "structured": 5.5, "full-rank": 3.5}  # sizes: the curves lie on each other
 
 
@@ -111,7 +114,7 @@ def scaling(found: pd.DataFrame) -> pd.DataFrame:
                 "ratio": float(best.ours) / float(row["iterations"]),
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=_SCALING_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -156,14 +159,12 @@ def exponents(figure2: pd.DataFrame) -> pd.DataFrame:
 # ---- the comparison in words --------------------------------------------------------------------------------
 def report(job: Job) -> str:
     """Write the tables and pictures beside the file of runs; the comparison as text."""
-    job.read("runs")  # says what to do where there is none
-    runs = read_runs(job.file("runs"))
+    runs = read_runs(job)
     found = points(runs)
     figure2 = scaling(found)
     fitted = exponents(figure2)
-    found.to_csv(job.file("points"), index=False)
-    figure2.to_csv(job.file("scaling"), index=False)
-    fitted.to_csv(job.file("exponents"), index=False)
+    for part, table in (("points", found), ("scaling", figure2), ("exponents", fitted)):
+        write_table(job.file(part), table)
     draw_curves(found, job)
     draw_scaling(figure2, fitted, job)
     known = found_in(runs)
@@ -171,7 +172,7 @@ def report(job: Job) -> str:
     lines = [f"Runs: {len(runs)}" + (f"; {len(unmade)} of the preset are not made yet" if unmade else "")]
     lines += [*_agreement(found, figure2), "", *_neighbors(found), *_stated(found), "", *_growth_lines(fitted)]
     text = "\n".join(lines)
-    job.file("report", ".txt").write_text(text + "\n")
+    write_atomically(job.file("report", ".txt"), lambda stream: stream.write(f"{text}\n".encode()))
     return text
 
 

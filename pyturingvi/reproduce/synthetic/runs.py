@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import concurrent.futures
+import hashlib
 import math
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from filelock import FileLock
 
 from pyturingvi.engines.base import select_engine
 from pyturingvi.errors import DataError, EngineError
 from pyturingvi.models.gaussian import IsotropicGaussian
-from pyturingvi.paths import write_atomically
 from pyturingvi.reproduce.figure import Job
 from pyturingvi.reproduce.synthetic.plan import Key, Run, plan
-from pyturingvi.reproduce.synthetic.problem import MAX_UPDATES, Reached, updates_to_accuracy
+from pyturingvi.reproduce.synthetic.problem import FAMILIES, MAX_UPDATES, Reached, stepsizes, updates_to_accuracy
+from pyturingvi.reproduce.tables import Table, read_table, write_table
 from pyturingvi.sweeps.worker import start_local_worker
 
 if TYPE_CHECKING:
@@ -29,17 +35,31 @@ COLUMNS = (
 _WRITE_SECONDS = 2.0  # between two writes of the file, at least
 
 
-def read_runs(path: Path) -> pd.DataFrame:
-    """The runs made so far; DataError if the file is something else."""
-    import pandas as pd
+TABLE = Table(
+    key=COLUMNS[:5],
+    columns=("engine",),
+    natural=("n", "n_samples", "max_updates"),
+    counts=("step", "repeat", "seed"),
+    positive=("stepsize",),
+    finite=("T", "seconds"),
+    words={"family": FAMILIES, "ended": ("reached", "not reached", "diverged")},
+    empty=("T",),
+)
 
-    try:
-        frame = pd.read_csv(path)
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path}: cannot be read as a table of runs ({error}).") from None
-    if tuple(frame.columns) != COLUMNS or frame.duplicated(list(COLUMNS[:5])).any():
-        raise DataError(f"{path}: not a table of runs of this version. Move it away to make all runs anew.")
-    return frame
+
+def read_runs(job: Job, *, rows_needed: bool = True) -> pd.DataFrame:
+    """The runs made so far; DataError if there are none, or the file is something else."""
+    path = job.file("runs")
+    frame = job.read("runs", TABLE) if rows_needed else read_table(path, TABLE, job.advice(), rows_needed=False)
+    grid = stepsizes()
+    known = frame.step < len(grid)
+    if not known.all() or not np.allclose(grid[frame.step.to_numpy()], frame.stepsize, rtol=1e-6, atol=0):
+        raise DataError(f"{path}: has a stepsize that is not the one of its number `step`. {job.advice()}")
+    if (frame["T"].isna() & (frame.ended != "not reached")).any():
+        raise DataError(f"{path}: has a run that ended and no T of it. {job.advice()}")
+    if (frame["T"] < 0).any():
+        raise DataError(f"{path}: has a T below 0. {job.advice()}")
+    return frame[list(COLUMNS)]
 
 
 def found_in(runs: pd.DataFrame) -> dict[Key, float]:
@@ -79,27 +99,55 @@ def row_of(run: Run, reached: Reached, engine: str, seconds: float) -> dict[str,
 class Runs:
     """The file of runs."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        earlier = read_runs(path) if path.is_file() else None
-        self._rows: list[Any] = [] if earlier is None else earlier.to_dict("records")
+    def __init__(self, job: Job) -> None:
+        self._job, self.path = job, job.file("runs")
+        self._rows: dict[Key, Any] = {}
         self._written = -math.inf
-        self.found: dict[Key, float] = {} if earlier is None else found_in(earlier)
+        self.found: dict[Key, float] = {}
+        self._take_in()
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a run, and write the file unless it was written just now."""
-        self._rows.append(row)
+        self._rows[_key(row)] = row
         self.found[_key(row)] = float(row["T"])
         if time.monotonic() - self._written > _WRITE_SECONDS:
             self.write()
 
     def write(self) -> None:
-        """Write the file, sorted, so that it does not depend on the order in which runs ended."""
+        """Write the file, sorted, so that it does not depend on the order in which runs ended.
+
+        What another call has put there meanwhile stays, and is not made again here.
+        """
         import pandas as pd
 
-        frame = pd.DataFrame(self._rows, columns=list(COLUMNS)).sort_values(list(COLUMNS[:5]))
-        write_atomically(self.path, lambda stream: stream.write(frame.to_csv(index=False).encode()))
+        with _locked(self.path):
+            with suppress(DataError):  # what is damaged meanwhile is replaced by what is known here
+                self._take_in()
+            if self._rows:
+                frame = pd.DataFrame(list(self._rows.values()), columns=list(COLUMNS))
+                write_table(self.path, frame.sort_values(list(COLUMNS[:5])))
         self._written = time.monotonic()
+
+    def _take_in(self) -> None:
+        """Take in the rows of the file that are not known here."""
+        if self.path.is_file():
+            for row in read_runs(self._job, rows_needed=False).to_dict("records"):
+                if _key(row) not in self._rows:
+                    self._rows[_key(row)] = row
+                    self.found[_key(row)] = float(row["T"])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other calls on this machine from writing the file; where there are no locks, go on without."""
+    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
+    lock = FileLock(Path(tempfile.gettempdir()) / f"pyturingvi-{name}.lock")
+    with suppress(OSError, NotImplementedError):  # a Timeout is an OSError
+        lock.acquire(timeout=10)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def compute(job: Job) -> None:
@@ -111,7 +159,7 @@ def compute(job: Job) -> None:
         If the engine is not there, or a process dies; the runs made are kept.
     """
     engine = select_engine(job.engine, IsotropicGaussian(1), n_threads=1).name
-    runs = Runs(job.file("runs"))
+    runs = Runs(job)
     missing = [run for run in plan(job.preset, runs.found, engine) if run.key not in runs.found]
     if not missing:
         return
