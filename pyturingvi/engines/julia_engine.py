@@ -141,8 +141,8 @@ class JuliaStepper(Stepper):
         while drawn < self._spec.elbo_samples and not (drawn and interrupted()):
             try:
                 drawn = int(self._runtime.call(self._estimate, self._session, anew, _CHUNK_SECONDS))
-            except EngineError as error:
-                raise self._told(error) from None
+            except EngineError as failure:
+                raise self._told(failure) from None
             anew = False
         value, error = self._runtime.call(self._elbo, self._session)
         return float(value), float(error)
