@@ -1,15 +1,29 @@
-"""What the scripts of the figures made from one sweep share."""
+"""What the scripts of the figures share."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
+from pyturingvi.errors import PyTuringVIError
 from pyturingvi.reproduce.figure import Job
 
 HERE = Path(__file__).parent
 PRESET = "laptop"
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """An error on purpose becomes one line and exit code 2, as on the command line."""
+    try:
+        yield
+    except PyTuringVIError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def run_figure(name: str, description: str | None) -> None:
@@ -20,8 +34,9 @@ def run_figure(name: str, description: str | None) -> None:
     arguments = parser.parse_args()
     module = import_module(f"pyturingvi.reproduce.{name}")
     job = Job(name, PRESET, HERE / "results", cells=arguments.from_cells or HERE / "cells")
-    if arguments.from_cells is not None:
-        module.collect(job)
-    elif not arguments.from_csv:
-        module.compute(job)
-    print(module.report(job))
+    with errors_in_one_line():
+        if arguments.from_cells is not None:
+            module.collect(job)
+        elif not arguments.from_csv:
+            module.compute(job)
+        print(module.report(job))

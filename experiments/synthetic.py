@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from reproduced import errors_in_one_line
+
 from pyturingvi.reproduce.figure import reproduce
 
 RESULTS = Path(__file__).parent / "results"
@@ -21,7 +23,8 @@ def main() -> None:
     parser.add_argument("--engine", default="auto", choices=["auto", "numpy", "julia"])
     parser.add_argument("--from-csv", action="store_true", help="use the runs that are there")
     a = parser.parse_args()
-    print(reproduce("synthetic", a.preset, RESULTS, from_csv=a.from_csv, engine=a.engine))
+    with errors_in_one_line():
+        print(reproduce("synthetic", a.preset, RESULTS, from_csv=a.from_csv, engine=a.engine))
 
 
 if __name__ == "__main__":

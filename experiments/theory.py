@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from reproduced import errors_in_one_line
+
 from pyturingvi.reproduce.figure import reproduce
 
 RESULTS = Path(__file__).parent / "results"
@@ -22,4 +24,5 @@ if __name__ == "__main__":
     if not from_csv:
         for path in RESULTS.glob("theory_paper_*.csv"):  # or nothing would be missing
             path.unlink()
-    print(reproduce("theory", "paper", RESULTS, from_csv=from_csv))
+    with errors_in_one_line():
+        print(reproduce("theory", "paper", RESULTS, from_csv=from_csv))

@@ -28,7 +28,7 @@ def test_redraw_remakes_every_picture_of_the_results(tmp_path):
 def test_redraw_says_which_script_failed(tmp_path):
     copy = tmp_path / "experiments"
     (copy / "results").mkdir(parents=True)
-    for name in ("redraw.py", "theory.py"):
+    for name in ("redraw.py", "theory.py", "reproduced.py"):
         shutil.copy(EXPERIMENTS / name, copy)
     done = subprocess.run(
         [sys.executable, copy / "redraw.py"], capture_output=True, text=True, timeout=120, check=False

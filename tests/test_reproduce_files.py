@@ -206,6 +206,21 @@ def test_the_command_tells_a_damaged_file_in_one_line(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("script", ["synthetic", "theory", "stepsize", "trace"])
+def test_the_scripts_tell_a_damaged_file_in_one_line(script, tmp_path):
+    for path in [*RESULTS.parent.glob("*.py"), *RESULTS.glob(f"{script}_*.csv")]:
+        place = tmp_path / path.relative_to(RESULTS.parent)
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy(path, place)
+    for path in tmp_path.glob("results/*.csv"):
+        path.write_bytes(path.read_bytes()[:-4])
+    command = [sys.executable, str(tmp_path / f"{script}.py"), "--from-csv"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+
+
 # ---- interruptions ------------------------------------------------------------------------------------------
 def test_files_are_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     def interrupted(*paths):
@@ -237,7 +252,7 @@ def test_a_damaged_part_of_the_theory_is_computed_again(tmp_path, monkeypatch):
     for part in theory.PARTS:
         shutil.copy(RESULTS / job.file(part).name, job.file(part))
     whole = job.file("dimension").read_bytes()
-    job.file("dimension").write_bytes(whole[:200])
+    job.file("dimension").write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
     monkeypatch.setattr(
         theory, "PARTS", {part: theory.dimension if part == "dimension" else None for part in theory.PARTS}
     )
@@ -275,7 +290,7 @@ def test_a_call_interrupted_before_any_run_leaves_nothing_to_stumble_over(tmp_pa
 def test_a_single_run_can_be_reported(tmp_path):
     job = Job("synthetic", "quick", tmp_path, "numpy", 1, False)
     one = runs.Runs(job)
-    one.add(row(Run("mean-field", 100, plan.best_step("mean-field", 100), 10, 0), 90))
+    one.add(row(Run("mean-field", 100, plan.best_step("mean-field", 100) - 3, 10, 0), 90))
     assert "Runs: 1; " in reproduce("synthetic", "quick", tmp_path, from_csv=True)
 
 
