@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import matplotlib
 import numpy as np
 import pytest
@@ -10,6 +12,10 @@ from targets import GaussianTarget, hierarchical_normal
 import pyturingvi as tv
 
 matplotlib.use("Agg")
+
+# a shell starts its background jobs with SIGINT ignored, which the processes that tests interrupt would inherit
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
