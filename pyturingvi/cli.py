@@ -256,9 +256,9 @@ def doctor(
 
 def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Path, Path | None]:
     """Paths of the fit and its picture, found writable."""
-    from pyturingvi.paths import as_path, check_writable
+    from pyturingvi.paths import as_path, check_writable, file_stem
 
-    stem = f"{label.replace(' (simulated)', '-simulated')}-{family}"
+    stem = f"{file_stem(label)}-{family}"
     if out is not None:
         out = as_path(out, "--out")
     if out is not None and out.suffix.lower() == ".npz":

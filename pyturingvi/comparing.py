@@ -277,19 +277,19 @@ _COPIES_OF_POINTS = 6  # points, a gradient of each engine and what their compar
 
 def _check_point_memory(model: Model, plan: Plan) -> None:
     needed = 8 * _COPIES_OF_POINTS * plan.n_points * (model.dim + 1)
-    if needed > available_memory():
-        raise MemoryLimitError(
-            f"compare: points and gradients of (n_points, d) = {(plan.n_points, model.dim)} take "
-            f"{needed / 2**30:.1f} GiB, more than is free; choose a smaller n_points."
-        )
+    shape = f"(n_points, d) = {(plan.n_points, model.dim)}"
+    _refuse_too_large(needed, f"points and gradients of {shape} take", "n_points")
 
 
 def _check_noise_memory(model: Model, plan: Plan) -> None:
-    needed = 8 * plan.n_iterations * plan.n_samples * model.dim
+    shape = f"(n_iterations, n_samples, d) = {(plan.n_iterations, plan.n_samples, model.dim)}"
+    _refuse_too_large(plan.noise_bytes(model), f"noise of {shape} takes", "n_iterations")
+
+
+def _refuse_too_large(needed: int, words: str, argument: str) -> None:
     if needed > available_memory():
         raise MemoryLimitError(
-            f"compare: noise of (n_iterations, n_samples, d) = {(plan.n_iterations, plan.n_samples, model.dim)} takes "
-            f"{needed / 2**30:.1f} GiB, more than is free; choose a smaller n_iterations."
+            f"compare: {words} {needed / 2**30:.1f} GiB, more than is free; choose a smaller {argument}."
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from platformdirs import user_config_path
 
 from pyturingvi.errors import EngineError, OutputError
-from pyturingvi.paths import check_writable, write_atomically
+from pyturingvi.paths import check_writable, write_text_atomically
 
 # what the entries are; which there must be, their reader knows
 _KINDS = {"environment": str, "executable": str, "project": str}
@@ -60,7 +60,7 @@ def write_settings(settings: dict[str, Any]) -> Path:
     path = settings_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda stream: stream.write((json.dumps(settings, indent=1) + "\n").encode()))
+        write_text_atomically(path, json.dumps(settings, indent=1) + "\n")
     except OSError as error:
         raise OutputError(f"setup: cannot write {str(path)!r}: {error.strerror or error}.") from None
     return path

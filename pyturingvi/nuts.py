@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 import warnings
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi.arguments import LARGEST_SEED, whole_number
-from pyturingvi.errors import DataError, EngineError, InputError, unknown_name
+from pyturingvi.draws import arviz_tree, scalar_labels
+from pyturingvi.errors import EngineError, InputError, unknown_name
 from pyturingvi.interrupts import DeferredInterrupt
 from pyturingvi.memory import check_nuts_memory
 from pyturingvi.models.base import Model
@@ -116,7 +116,7 @@ class NutsDraws:
             diagnostics = self._diagnose(flat)
             spread = flat.std(axis=0, ddof=1) if len(flat) > 1 else np.full(flat.shape[1], np.nan)
             blocks.append(np.vstack([flat.mean(axis=0), spread, quantiles, diagnostics]).T)
-            labels += self._labels(name)
+            labels += scalar_labels(self.model, name)
         figures = np.vstack(blocks) if blocks else np.empty((0, len(columns)))
         return pd.DataFrame(figures, columns=columns, index=pd.Index(labels, name="variable"))
 
@@ -139,40 +139,26 @@ class NutsDraws:
         """R-hat, bulk and tail ESS (3, k) of draws (n_chains*n_draws, k), by MCMCDiagnosticTools.jl."""
         from pyturingvi.julia_runtime import start_julia
 
-        runtime = start_julia()
-        runtime.load("Turing")
         n_chains, n_draws, _ = self.points.shape
         if n_draws < 4:
             return np.full((3, flat.shape[1]), np.nan)
+        runtime = start_julia()
+        runtime.load("Turing")
         # Julia wants draws x chains x variables, whose memory is that of variables, chains, draws here
         batch = np.ascontiguousarray(flat.reshape(n_chains, n_draws, -1).transpose(2, 0, 1))
         found = runtime.call(runtime.module.diagnostics, batch.T)
         return np.array([runtime.to_numpy(figures) for figures in found])
 
-    def _labels(self, name: str) -> list[str]:
-        axes = [self.model.coords[axis] for axis in self.model.dims[name]]
-        if not axes:
-            return [name]
-        return [f"{name}[{','.join(str(i) for i in index)}]" for index in itertools.product(*axes)]
-
     # ---- other tools --------------------------------------------------------------------------------------
     def to_arviz(self) -> Any:
         """The draws as an ArviZ DataTree with groups `posterior` and `sample_stats`."""
-        try:
-            from arviz_base import from_dict
-        except ImportError:
-            raise DataError("to_arviz needs arviz-base: pip install 'pyturingvi[arviz]'.") from None
         stats = {
             "diverging": self.divergent,
             "tree_depth": self.tree_depth,
             "step_size": np.repeat(self.step_size[:, None], self.points.shape[1], axis=1),
         }
-        return from_dict(
-            {"posterior": self.by_chain(), "sample_stats": stats},
-            dims={name: dims for name, dims in self.model.dims.items() if dims},
-            coords=self.model.coords,
-            attrs={"posterior": {"inference_library": "Turing.jl", "sampling_time": self.seconds}},
-        )
+        attrs = {"inference_library": "Turing.jl", "sampling_time": self.seconds}
+        return arviz_tree(self.model, {"posterior": self.by_chain(), "sample_stats": stats}, attrs)
 
 
 def sample_nuts(

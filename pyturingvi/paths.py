@@ -63,6 +63,16 @@ def check_writable(path: str | os.PathLike[str], what: str) -> Path:
     return target
 
 
+def file_stem(label: str) -> str:
+    """A model's label as the beginning of a file's name."""
+    return label.replace(" (simulated)", "-simulated")
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write a text file (UTF-8) as `write_atomically` does."""
+    write_atomically(path, lambda stream: stream.write(text.encode()))
+
+
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write through a temporary file beside `path`, so that a kill leaves the old file or the new one."""
     # the name has a fixed length: `path.name` may already be as long as the file system allows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from pathlib import Path
@@ -12,8 +11,9 @@ import numpy as np
 
 from pyturingvi.archive import damaged, join_state, read_archive, split_state, write_archive
 from pyturingvi.arguments import LARGEST_SEED, real_array, whole_number
+from pyturingvi.draws import arviz_tree, scalar_labels
 from pyturingvi.engines.base import FitSpec, Outcome
-from pyturingvi.errors import DataError, OutputError
+from pyturingvi.errors import OutputError
 from pyturingvi.families import Family
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
@@ -165,7 +165,7 @@ class Fit:
                 flat = draws.reshape(draws.shape[0], -1)
                 quantiles = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
                 figures = np.vstack([flat.mean(axis=0), flat.std(axis=0, ddof=1), quantiles])
-                labels += self._labels(name)
+                labels += scalar_labels(self.model, name)
                 rows += figures.T.tolist()
         return pd.DataFrame(rows, columns=columns, index=pd.Index(labels, name="variable"))
 
@@ -177,12 +177,6 @@ class Fit:
         # in the non-standardized form too, z's own location and scale are the raw ones
         return np.asarray(noise @ self._bound.global_scale(self.params).T + self.params[:d_z])
 
-    def _labels(self, name: str) -> list[str]:
-        axes = [self.model.coords[axis] for axis in self.model.dims[name]]
-        if not axes:
-            return [name]
-        return [f"{name}[{','.join(str(i) for i in index)}]" for index in itertools.product(*axes)]
-
     # ---- other tools --------------------------------------------------------------------------------------
     def plot_elbo(self, ax: Axes | None = None) -> Axes:
         """Plot the ELBO trace; returns the matplotlib Axes."""
@@ -192,17 +186,9 @@ class Fit:
 
     def to_arviz(self, n: int = 1000, seed: int = 0) -> Any:
         """Draws as an ArviZ DataTree (group `posterior`, one chain of n draws), with labelled coordinates."""
-        try:
-            from arviz_base import from_dict
-        except ImportError:
-            raise DataError("to_arviz needs arviz-base: pip install 'pyturingvi[arviz]'.") from None
         draws = {name: value[None] for name, value in self.sample(n, seed).items()}
-        return from_dict(
-            {"posterior": draws},
-            dims={name: dims for name, dims in self.model.dims.items() if dims},
-            coords=self.model.coords,
-            attrs={"posterior": {"inference_library": "pyturingvi", "family": self._family.name}},
-        )
+        attrs = {"inference_library": "pyturingvi", "family": self._family.name}
+        return arviz_tree(self.model, {"posterior": draws}, attrs)
 
     # ---- file ---------------------------------------------------------------------------------------------
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -13,7 +13,7 @@ from pyturingvi.interrupts import DeferredInterrupt
 from pyturingvi.memory import available_memory
 from pyturingvi.sweeps.folder import Call, SweepFolder, read_timing, store_model
 from pyturingvi.sweeps.grid import Cell, read_grid
-from pyturingvi.sweeps.pools import GivenExecutor, LocalWorkers, cancel, result_of, wait_for_some
+from pyturingvi.sweeps.pools import GivenExecutor, LocalWorkers, cancel, default_workers, result_of, wait_for_some
 from pyturingvi.sweeps.progress import SweepProgress
 from pyturingvi.sweeps.result import SweepResult, collect
 from pyturingvi.sweeps.worker import Report, Task, write_failure
@@ -117,13 +117,6 @@ def sweep(
             interrupted = _Run(folder, workers, bar, interrupt, keep, n_threads).work_off(to_do)
     folder.tidy()
     return collect(folder, wanted, interrupted)
-
-
-def default_workers(n_threads: int = 1) -> int:
-    """Local processes of a sweep: one for each `n_threads` physical cores."""
-    from loky import cpu_count
-
-    return max(1, int(cpu_count(only_physical_cores=True)) // n_threads)
 
 
 class _Run:

@@ -1,12 +1,14 @@
-"""What every model's tests ask: gradients against differences, float32, pickling, saved state."""
+"""What the tests of every model ask (gradients, float32, pickling, saved state), and those of both engines (noise)."""
 
 from __future__ import annotations
 
 import json
 import pickle
+from typing import Any
 
 import numpy as np
 
+import pyturingvi as tv
 from pyturingvi.models import Model
 
 
@@ -87,3 +89,21 @@ def assert_survives_pickle_and_state(model: Model, points: np.ndarray) -> None:
     assert restored.layout == model.layout
     assert restored.global_labels == model.global_labels
     assert restored.coords == model.coords
+
+
+def assert_noise_is_copied(model: Model, engine: str) -> None:
+    """A run does not see what a callback makes of the noise= that it was given."""
+    noise = np.random.default_rng(3).normal(size=(6, 2, model.dim))
+    settings: dict[str, Any] = {
+        "n_iterations": 6,
+        "n_samples": 2,
+        "elbo_every": 2,
+        "elbo_samples": 8,
+        "progress": False,
+    }
+    expected = tv.fit(model, engine=engine, noise=noise.copy(), **settings)
+    given = noise.copy()
+    found = tv.fit(model, engine=engine, noise=given, callback=lambda *_: given.fill(np.nan), **settings)
+    assert np.isnan(given).all()
+    assert found.status == "completed"
+    np.testing.assert_array_equal(found.params, expected.params)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_checks import assert_noise_is_copied
 
 import pyturingvi as tv
 from pyturingvi.engines.julia_engine import julia_log_density_and_gradient
@@ -206,20 +207,7 @@ def test_a_call_that_no_method_takes_is_one_short_message() -> None:
 
 
 def test_noise_that_a_callback_changes_is_not_seen_by_the_run(poisson: tv.models.Model) -> None:
-    noise = np.random.default_rng(3).normal(size=(6, 2, poisson.dim))
-    settings: dict[str, Any] = {
-        "n_iterations": 6,
-        "n_samples": 2,
-        "elbo_every": 2,
-        "elbo_samples": 8,
-        "progress": False,
-    }
-    expected = tv.fit(poisson, engine="julia", noise=noise.copy(), **settings)
-    given = noise.copy()
-    found = tv.fit(poisson, engine="julia", noise=given, callback=lambda *_: given.fill(np.nan), **settings)
-    assert np.isnan(given).all()
-    assert found.status == "completed"
-    np.testing.assert_array_equal(found.params, expected.params)
+    assert_noise_is_copied(poisson, "julia")
 
 
 def test_an_elbo_estimate_that_does_not_fit_in_memory_is_refused(poisson: tv.models.Model) -> None:

@@ -43,13 +43,17 @@ class Plan:
             return self.fit_iterations
         return min(2_000, max(50, 200_000_000 // family.n_params(model.layout)))
 
+    def noise_bytes(self, model: Model) -> int:
+        """Of the noise that both engines share."""
+        return 8 * self.n_iterations * self.n_samples * model.dim
+
     def reason_to_skip(self, family: Family, model: Model) -> str:
         """Why a family is not compared on a model, or an empty string."""
         p = family.n_params(model.layout)
         if p > MOST_PARAMS:
             return f"p = {p:,} parameters: hundreds of updates in both engines would take too long"
         needed = fit_bytes(family, model.layout, 8, 2, self.n_samples, elbo_samples=ELBO_SAMPLES)
-        needed += 8 * self.n_iterations * self.n_samples * model.dim  # the noise that both engines share
+        needed += self.noise_bytes(model)
         try:
             check_memory(needed, None, "cpu", family, model.layout)
         except MemoryLimitError:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyturingvi.comparisons.measures import COLUMNS, PATH_TOLERANCE
 from pyturingvi.errors import InputError, OutputError
-from pyturingvi.paths import as_path, check_writable, write_atomically
+from pyturingvi.paths import as_path, check_writable, file_stem, write_atomically, write_text_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +142,7 @@ class Comparison:
         stem = comparison_targets(folder, self.label)
         csv = self._frame.assign(source=self.source).to_csv(index=False)
         for path, text in ((stem[0], csv), (stem[1], self.to_markdown())):
-            write_atomically(path, partial(_write_text, text=text))
+            write_text_atomically(path, text)
         self.plot(stem[2])
         return stem
 
@@ -187,8 +186,7 @@ def comparison_targets(folder: str | os.PathLike[str], label: str) -> list[Path]
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"save: cannot create {str(place)!r}: {error.strerror or error}.") from None
-    stem = label.replace(" (simulated)", "-simulated")
-    return [check_writable(place / f"compare_{stem}.{ending}", "save") for ending in ("csv", "md", "png")]
+    return [check_writable(place / f"compare_{file_stem(label)}.{ending}", "save") for ending in ("csv", "md", "png")]
 
 
 def _plot_engines(ax: Axes, rows: pd.DataFrame, label: str, errors: bool) -> None:
@@ -215,10 +213,6 @@ def _plot_engines(ax: Axes, rows: pd.DataFrame, label: str, errors: bool) -> Non
         ax.set_title("other processes ran meanwhile: no measure", fontsize=8)
     if len(rows):
         ax.legend(fontsize=8)
-
-
-def _write_text(stream: IO[bytes], text: str) -> None:
-    stream.write(text.encode())
 
 
 _SHOWN = {

@@ -88,6 +88,7 @@ class NumpyStepper(Stepper):
             for k, slot in enumerate(self.rule.slots):
                 slot[...] = bound.from_flat(vectors[f"slot{k}"])
         self.gradient = bound.xp.empty_like(self.work)
+        self.apart = bound.xp.empty_like(self.work if self.target is not None else self.work[:0])
 
     def advance(self, last: int) -> bool:
         if not self.objective.gradient(self.work, self.noise.draw(self.done), self.gradient):
@@ -99,8 +100,8 @@ class NumpyStepper(Stepper):
         self.done += 1
         self.whole = True
         if self.stop_within is not None:
-            difference = self.work - self.target
-            self.arrived = bool(difference @ difference <= self.stop_within.epsilon)
+            self.objective.bound.xp.subtract(self.work, self.target, out=self.apart)
+            self.arrived = bool(self.apart @ self.apart <= self.stop_within.epsilon)
         return True
 
     def elbo(self, interrupted: Callable[[], bool]) -> tuple[float, float]:

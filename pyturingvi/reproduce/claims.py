@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi.reproduce.bands import band
-from pyturingvi.reproduce.realistic import EARLY, FAMILIES, PAPER_ITERATIONS, in_order
+from pyturingvi.reproduce.figure import FAMILIES
+from pyturingvi.reproduce.realistic import EARLY, PAPER_ITERATIONS, in_order
 
 if TYPE_CHECKING:
     import pandas as pd

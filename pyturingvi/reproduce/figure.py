@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyturingvi import families
 from pyturingvi.arguments import whole_number
 from pyturingvi.engines.base import check_engine_name
 from pyturingvi.errors import DataError, InputError, unknown_name
@@ -18,6 +19,7 @@ from pyturingvi.reproduce.tables import Table, read_table
 if TYPE_CHECKING:
     import pandas as pd
 
+FAMILIES = tuple(families.FAMILIES)  # their names, in the paper's order
 FIGURES = ("table1", "synthetic", "stepsize", "trace", "theory")  # a module of this package each
 
 

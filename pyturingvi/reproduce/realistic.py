@@ -21,19 +21,19 @@ from pyturingvi.layout import Layout
 from pyturingvi.memory import available_memory, fit_bytes
 from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.bands import band
-from pyturingvi.reproduce.figure import Job
+from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.table1 import printed_table
 from pyturingvi.reproduce.tables import write_table
-from pyturingvi.sweeping import default_workers, sweep
+from pyturingvi.sweeping import sweep
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
 from pyturingvi.sweeps.grid import Cell, read_grid
+from pyturingvi.sweeps.pools import default_workers
 from pyturingvi.sweeps.progress import duration
 from pyturingvi.sweeps.result import SweepResult, load_sweep
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FAMILIES = ("mean-field", "structured", "full-rank")
 STEPSIZES = tuple(10.0 ** (-4 + 0.25 * i) for i in range(6))
 PAPER_ITERATIONS = 50_000
 EARLY = 5_000  # where a run too costly for T = 50,000 is compared with the others

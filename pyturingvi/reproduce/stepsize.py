@@ -9,7 +9,7 @@ import numpy as np
 from pyturingvi.reproduce import realistic
 from pyturingvi.reproduce.bands import band, below_axis, draw_band, panels, save
 from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, comparisons, judge, sensitivity, values_at
-from pyturingvi.reproduce.figure import Figure, Job
+from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
 from pyturingvi.reproduce.tables import Table, write_table
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def table() -> Table:
         natural=("n_iterations",),
         counts=("seed", "n_updates"),
         finite=values,
-        words={"family": realistic.FAMILIES, "status": ("completed", "diverged", "failed", "missing")},
+        words={"family": FAMILIES, "status": ("completed", "diverged", "failed", "missing")},
         empty=("n_updates", *values),
     )
 
@@ -105,7 +105,7 @@ def _draw(elbo: pd.DataFrame, compared: dict[tuple[str, int], Curves], job: Job)
         wide = bool(medians.size) and bool(np.ptp(medians) > WIDE)
         best = float(medians.max()) if wide else None
         frame = values_at(elbo[elbo.problem == problem], iteration)
-        for family in realistic.FAMILIES:
+        for family in FAMILIES:
             part = frame[frame.family == family]
             if len(part):
                 steps = np.sort(part.stepsize.unique())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi.errors import DataError
-from pyturingvi.paths import write_atomically
+from pyturingvi.paths import write_text_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,8 +58,7 @@ class Table:
 
 def write_table(path: Path, frame: pd.DataFrame, **options: Any) -> None:
     """Write a CSV file whole, so that an interruption leaves the old one or the new one."""
-    text = frame.to_csv(index=False, **options)
-    write_atomically(path, lambda stream: stream.write(text.encode()))
+    write_text_atomically(path, frame.to_csv(index=False, **options))
 
 
 def read_table(path: Path, table: Table, advice: str = "", *, rows_needed: bool = True) -> pd.DataFrame:

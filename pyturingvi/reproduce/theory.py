@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from pyturingvi.reproduce.figure import Figure, Job
 from pyturingvi.reproduce.synthetic import PUBLISHED_SAMPLES, published_scaling, stepsizes, updates_to_accuracy
 from pyturingvi.reproduce.tables import write_table
 from pyturingvi.reproduce.theory_report import TABLES, report
-from pyturingvi.sweeps.worker import start_local_worker
+from pyturingvi.sweeps.pools import default_workers, local_pool
 from pyturingvi.theory import QuadraticTarget
 
 if TYPE_CHECKING:
@@ -74,16 +73,13 @@ SCALE, BORDER = np.linspace(0.1, 2.0, 20), np.linspace(-2.0, 2.0, 41)
 
 def run_cells(function: Callable[..., Any], cells: Sequence[tuple[Any, ...]], job: Job, what: str) -> list[Any]:
     """`function(*cell)` of every cell, in order; in processes of one thread each, the last cell started first."""
-    from loky import ProcessPoolExecutor, cpu_count
     from tqdm.auto import tqdm
 
-    n_workers = min(job.n_workers or cpu_count(only_physical_cores=True), len(cells))
+    n_workers = min(job.n_workers or default_workers(), len(cells))
     with tqdm(total=len(cells), desc=what, disable=not job.progress, mininterval=1) as bar:
         if n_workers == 1:
             return [(function(*cell), bar.update())[0] for cell in cells]
-        env = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        # a worker ends by itself where this process is killed
-        pool = ProcessPoolExecutor(n_workers, env=env, initializer=start_local_worker, initargs=(os.getpid(),))
+        pool = local_pool(n_workers)
         try:
             futures = [pool.submit(function, *cell) for cell in reversed(cells)]
             for _ in as_completed(futures):

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.families import FAMILIES
-from pyturingvi.reproduce.figure import Job
+from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.tables import Table
 from pyturingvi.reproduce.theory_pictures import draw_complexity, draw_counterexample, draw_variance
 
@@ -35,7 +34,7 @@ TABLES = {
             *("published_best_updates", *_RAN),
         ),
         flags=("holds",),
-        words={"family": tuple(FAMILIES)},
+        words={"family": FAMILIES},
         empty=("published_best_updates", "holds", *_RAN),
     ),
     "dimension": Table(

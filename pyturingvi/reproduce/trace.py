@@ -8,7 +8,7 @@ import numpy as np
 
 from pyturingvi.reproduce import realistic
 from pyturingvi.reproduce.bands import BAND, draw_band, panels, save
-from pyturingvi.reproduce.figure import Figure, Job
+from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
 from pyturingvi.reproduce.tables import Table
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ TABLE = Table(
     natural=("n_iterations", "iteration", "n"),
     counts=("diverged",),
     numbers=("median", "q10", "q90"),  # minus infinity where replications have diverged
-    words={"family": realistic.FAMILIES},
+    words={"family": FAMILIES},
 )
 
 
@@ -51,7 +51,7 @@ def report(job: Job) -> str:
         lines += ["", f"{problem}:", "  stepsize  family       after the first  after the last    80 % band    arrived"]
         here = trace[trace.problem == problem]
         for step in sorted(here.stepsize.unique()):
-            for family in realistic.FAMILIES:
+            for family in FAMILIES:
                 curve = here[(here.stepsize == step) & (here.family == family)].sort_values("iteration")
                 if len(curve):
                     lines.append(f"  {step:<8.3g}  {family:<11}{_words(curve)}")
@@ -96,7 +96,7 @@ def _draw(trace: pd.DataFrame, job: Job) -> None:
 
 def _panel(ax: Axes, here: pd.DataFrame) -> None:
     finals = []
-    for family in realistic.FAMILIES:
+    for family in FAMILIES:
         curve = here[here.family == family].sort_values("iteration")
         if len(curve):
             bands = [{name: float(row[name]) for name in BAND} for row in curve.to_dict("records")]

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -25,7 +25,7 @@ from pyturingvi.archive import damaged, join_state, read_archive, split_state, w
 from pyturingvi.engines.base import model_digest
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.models import Model, model_class
-from pyturingvi.paths import as_path, check_writable, write_atomically
+from pyturingvi.paths import as_path, check_writable, write_text_atomically
 
 FINISHED = ("completed", "diverged")  # what need not be run again
 _KIND, _MODEL_KIND, _FORMAT = "sweep cell", "model", 1
@@ -96,16 +96,12 @@ class SweepFolder:
 
     def publish(self, name: str, target: Path, text: str) -> None:
         """Put a text file in its place, whole; what a kill leaves half-written lies in the cell's scratch folder."""
-
-        def write(stream: IO[bytes]) -> None:
-            stream.write(text.encode())
-
         for attempt in range(3):
             try:
                 for place in (self.scratch(name), target.parent):
                     place.mkdir(parents=True, exist_ok=True)
                 staged = self.scratch(name) / target.name
-                write_atomically(staged, write)
+                write_text_atomically(staged, text)
                 os.replace(staged, target)
                 return
             except FileNotFoundError:  # another sweep finished this cell and cleared up

@@ -13,6 +13,25 @@ from pyturingvi.errors import EngineError, InputError
 from pyturingvi.sweeps.worker import Report, Task, run_cell, start_local_worker
 
 
+def local_pool(n_workers: int, n_threads: int = 1) -> Any:
+    """A loky pool on this machine whose processes have so many threads, and end by themselves if this one is killed."""
+    from loky import ProcessPoolExecutor
+
+    env = {
+        # a worker that has grown is no leak: it holds a model and an engine, which take long to start
+        "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(n_threads)),
+    }
+    return ProcessPoolExecutor(n_workers, env=env, initializer=start_local_worker, initargs=(os.getpid(),))
+
+
+def default_workers(n_threads: int = 1) -> int:
+    """Processes where the caller names no number: as many as leave each thread a physical core of its own."""
+    from loky import cpu_count
+
+    return max(1, int(cpu_count(only_physical_cores=True)) // n_threads)
+
+
 class LocalWorkers:
     """Processes on this machine, each a loky pool of one.
 
@@ -20,12 +39,7 @@ class LocalWorkers:
     """
 
     def __init__(self, n: int, n_threads: int) -> None:
-        self.n_parallel = n
-        self._env = {
-            # a worker that has grown is no leak: it holds a model and an engine, which take long to start
-            "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",
-            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(n_threads)),
-        }
+        self.n_parallel, self._n_threads = n, n_threads
         self._idle: list[Any] = []
         self._at_work: dict[Any, Any] = {}
 
@@ -36,7 +50,7 @@ class LocalWorkers:
     def submit(self, task: Task) -> Any:
         """Hand a cell to an idle worker; a future."""
         while True:
-            worker = self._idle.pop() if self._idle else self._start()
+            worker = self._idle.pop() if self._idle else local_pool(1, self._n_threads)
             try:
                 future = worker.submit(run_cell, task)
             except concurrent.futures.BrokenExecutor:  # it died over its last cell, or with nothing to do
@@ -44,11 +58,6 @@ class LocalWorkers:
                 continue
             self._at_work[future] = worker
             return future
-
-    def _start(self) -> Any:
-        from loky import ProcessPoolExecutor
-
-        return ProcessPoolExecutor(1, env=self._env, initializer=start_local_worker, initargs=(os.getpid(),))
 
     def settle(self, future: Any) -> None:
         """Take the worker of a finished future back; if it died over it, `submit` will notice."""

@@ -4,10 +4,9 @@ The published curves are those of M = 10 Monte Carlo samples, although the text 
 updates made minus one.
 """
 
-from pyturingvi.reproduce.figure import Figure
+from pyturingvi.reproduce.figure import FAMILIES, Figure
 from pyturingvi.reproduce.synthetic.comparison import report
 from pyturingvi.reproduce.synthetic.problem import (
-    FAMILIES,
     MAX_UPDATES,
     NOT_REACHED,
     PUBLISHED_SAMPLES,

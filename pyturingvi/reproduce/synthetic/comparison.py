@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.paths import write_atomically
+from pyturingvi.paths import write_text_atomically
 from pyturingvi.plots import COLOURS, pyplot
-from pyturingvi.reproduce.figure import Job
+from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.synthetic.plan import (
     REPEATS,
     STATED_SAMPLES,
@@ -22,7 +22,6 @@ from pyturingvi.reproduce.synthetic.plan import (
 )
 from pyturingvi.reproduce.synthetic.problem import (
     CURVE_SIZES,
-    FAMILIES,
     MAX_UPDATES,
     NOT_REACHED,
     PUBLISHED_SAMPLES,
@@ -172,7 +171,7 @@ def report(job: Job) -> str:
     lines = [f"Runs: {len(runs)}" + (f"; {len(unmade)} of the preset are not made yet" if unmade else "")]
     lines += [*_agreement(found, figure2), "", *_neighbors(found), *_stated(found), "", *_growth_lines(fitted)]
     text = "\n".join(lines)
-    write_atomically(job.file("report", ".txt"), lambda stream: stream.write(f"{text}\n".encode()))
+    write_text_atomically(job.file("report", ".txt"), f"{text}\n")
     return text
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyturingvi.engines.base import digest
+from pyturingvi.reproduce.figure import FAMILIES
 from pyturingvi.reproduce.synthetic.problem import (
     CURVE_SIZES,
-    FAMILIES,
     MAX_UPDATES,
     NOT_REACHED,
     PUBLISHED_SAMPLES,

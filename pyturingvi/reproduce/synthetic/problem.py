@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 PUBLISHED_SAMPLES = 10
 MAX_UPDATES = 60_000
 NOT_REACHED = 59_999  # what the published curves print
-FAMILIES = ("mean-field", "structured", "full-rank")
 CURVE_SIZES = (100, 200, 300)  # n of figure 1
 SCALING_SIZES = tuple(range(100, 501, 50))  # n of figure 2
 

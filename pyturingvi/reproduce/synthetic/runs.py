@@ -20,11 +20,11 @@ from filelock import FileLock
 from pyturingvi.engines.base import select_engine
 from pyturingvi.errors import DataError, EngineError
 from pyturingvi.models.gaussian import IsotropicGaussian
-from pyturingvi.reproduce.figure import Job
+from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.synthetic.plan import Key, Run, plan
-from pyturingvi.reproduce.synthetic.problem import FAMILIES, MAX_UPDATES, Reached, stepsizes, updates_to_accuracy
+from pyturingvi.reproduce.synthetic.problem import MAX_UPDATES, Reached, stepsizes, updates_to_accuracy
 from pyturingvi.reproduce.tables import Table, read_table, write_table
-from pyturingvi.sweeps.worker import start_local_worker
+from pyturingvi.sweeps.pools import default_workers, local_pool
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,7 +163,7 @@ def compute(job: Job) -> None:
     missing = [run for run in plan(job.preset, runs.found, engine) if run.key not in runs.found]
     if not missing:
         return
-    n_workers = job.n_workers or _physical_cores()
+    n_workers = job.n_workers or default_workers()
     seconds = sum(run.seconds(engine) for run in missing) / min(n_workers, len(missing))
     if job.progress:
         print(
@@ -176,11 +176,7 @@ def compute(job: Job) -> None:
 
 
 def _make(job: Job, runs: Runs, engine: str, n_workers: int) -> None:
-    from loky import ProcessPoolExecutor
-
-    env = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    env["LOKY_MAX_MEMORY_LEAK_SIZE"] = "1e18"  # a worker that has grown is no leak: it holds an engine
-    pool = ProcessPoolExecutor(n_workers, env=env, initializer=start_local_worker, initargs=(os.getpid(),))
+    pool = local_pool(n_workers)
     at_work: dict[Any, Run] = {}
     progress = _Progress(job, engine)
     complete = False
@@ -237,9 +233,3 @@ class _Progress:
 
     def close(self) -> None:
         self._bar.close()
-
-
-def _physical_cores() -> int:
-    from loky import cpu_count
-
-    return max(1, int(cpu_count(only_physical_cores=True)))
