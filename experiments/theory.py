@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from reproduced import errors_in_one_line
 
@@ -21,8 +22,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from-csv", action="store_true", help="draw and print again from the committed CSVs")
     from_csv = parser.parse_args().from_csv
-    if not from_csv:
-        for path in RESULTS.glob("theory_paper_*.csv"):  # or nothing would be missing
-            path.unlink()
     with errors_in_one_line():
-        print(reproduce("theory", "paper", RESULTS, from_csv=from_csv))
+        if from_csv:
+            print(reproduce("theory", "paper", RESULTS, from_csv=True))
+        else:  # from the start, elsewhere: the committed files give way to whole new ones only
+            with TemporaryDirectory(dir=RESULTS) as folder:
+                print(reproduce("theory", "paper", Path(folder)))
+                for path in Path(folder).iterdir():
+                    path.replace(RESULTS / path.name)

@@ -256,7 +256,7 @@ def doctor(
 
 def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Path, Path | None]:
     """Paths of the fit and its picture, found writable."""
-    from pyturingvi.paths import as_path, check_writable, file_stem
+    from pyturingvi.paths import as_path, check_writable, file_stem, make_folder
 
     stem = f"{file_stem(label)}-{family}"
     if out is not None:
@@ -264,13 +264,7 @@ def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Pat
     if out is not None and out.suffix.lower() == ".npz":
         target = out
     else:
-        folder = out or Path()
-        if not folder.exists():
-            try:
-                folder.mkdir(parents=True)
-            except OSError as error:
-                raise InputError(f"--out: cannot create {str(folder)!r}: {error.strerror}.") from None
-        target = folder / f"{stem}.npz"
+        target = make_folder(out or Path(), "--out") / f"{stem}.npz"
     target = check_writable(target, "--out")
     if not plot:
         return target, None

@@ -22,6 +22,26 @@ def as_path(path: str | os.PathLike[str], what: str) -> Path:
         raise InputError(f"{what}: {str(path)!r} is not a usable path ({error}).") from None
 
 
+def make_folder(path: str | os.PathLike[str], what: str) -> Path:
+    """Make a folder, and those above it, unless it is there; returns its path.
+
+    Raises
+    ------
+    InputError
+        If `path` is not a path at all.
+    OutputError
+        If it cannot be made.
+    """
+    folder = as_path(path, what)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:
+        in_its_way = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "a file is in its way" if in_its_way else getattr(error, "strerror", None) or error
+        raise OutputError(f"{what}: cannot make the folder {str(folder)!r}: {why}.") from None
+    return folder
+
+
 def check_writable(path: str | os.PathLike[str], what: str) -> Path:
     """Make sure that a file can be written at `path`, by writing beside it; returns the absolute path.
 

@@ -10,7 +10,7 @@ import pytest
 from test_cli import run
 
 import pyturingvi as tv
-from pyturingvi.errors import InputError, OutputError
+from pyturingvi.errors import OutputError
 from pyturingvi.reproduce import realistic, stepsize
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FIGURES, Job, figure_named, reproduce
@@ -38,7 +38,7 @@ def test_what_cannot_be_reproduced_is_refused_in_one_line(arguments, words, tmp_
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="out"):
+    with pytest.raises(OutputError, match=r"out: cannot make the folder .* a file is in its way"):
         reproduce("table1", out=tmp_path / "file" / "folder")
 
 

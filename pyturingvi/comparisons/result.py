@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi.comparisons.measures import COLUMNS, PATH_TOLERANCE
-from pyturingvi.errors import InputError, OutputError
-from pyturingvi.paths import as_path, check_writable, file_stem, write_atomically, write_text_atomically
+from pyturingvi.errors import InputError
+from pyturingvi.paths import check_writable, file_stem, make_folder, write_atomically, write_text_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,11 +181,7 @@ def comparison_targets(folder: str | os.PathLike[str], label: str) -> list[Path]
     from pyturingvi.plots import pyplot
 
     pyplot()
-    place = as_path(folder, "save")
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"save: cannot create {str(place)!r}: {error.strerror or error}.") from None
+    place = make_folder(folder, "save")
     return [check_writable(place / f"compare_{file_stem(label)}.{ending}", "save") for ending in ("csv", "md", "png")]
 
 

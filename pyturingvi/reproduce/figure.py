@@ -13,7 +13,7 @@ from pyturingvi import families
 from pyturingvi.arguments import whole_number
 from pyturingvi.engines.base import check_engine_name
 from pyturingvi.errors import DataError, InputError, unknown_name
-from pyturingvi.paths import as_path, check_writable
+from pyturingvi.paths import as_path, check_writable, make_folder
 from pyturingvi.reproduce.tables import Table, read_table
 
 if TYPE_CHECKING:
@@ -143,10 +143,7 @@ def reproduce(
     folder = as_path(out, "out")
     if from_csv and not folder.is_dir():
         raise InputError(f"out: {str(folder)!r} is not a folder with CSV files to draw from.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"out: cannot create {str(folder)!r}: {error.strerror}.") from None
+    make_folder(folder, "out")
     places = {"cells": cells, "data_dir": data_dir}
     given = {what: None if path is None else as_path(path, what) for what, path in places.items()}
     job = Job(name, preset, folder, engine, n_workers, progress, **given)

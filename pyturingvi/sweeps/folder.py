@@ -25,7 +25,7 @@ from pyturingvi.archive import damaged, join_state, read_archive, split_state, w
 from pyturingvi.engines.base import model_digest
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.models import Model, model_class
-from pyturingvi.paths import as_path, check_writable, write_text_atomically
+from pyturingvi.paths import check_writable, make_folder, write_text_atomically
 
 FINISHED = ("completed", "diverged")  # what need not be run again
 _KIND, _MODEL_KIND, _FORMAT = "sweep cell", "model", 1
@@ -49,16 +49,9 @@ class SweepFolder:
         InputError, OutputError
             If `out` is no path, a file, or cannot be written.
         """
-        given = as_path(out, "out")
-        try:
-            folder = cls(given.resolve())
-            for place in (folder.cells, folder.fits, folder.models, folder.timings, folder.work, folder.calls):
-                place.mkdir(parents=True, exist_ok=True)
-        except (OSError, RuntimeError) as error:
-            why = "a file is in its way" if isinstance(error, FileExistsError | NotADirectoryError) else error
-            raise OutputError(
-                f"out: cannot make the folder {str(given)!r}: {getattr(why, 'strerror', None) or why}."
-            ) from None
+        folder = cls(make_folder(out, "out").resolve())
+        for place in (folder.cells, folder.fits, folder.models, folder.timings, folder.work, folder.calls):
+            make_folder(place, "out")
         for place in (folder.cells, folder.fits, folder.models, folder.timings, folder.work):
             check_writable(place / "probe", "out")
         return folder
