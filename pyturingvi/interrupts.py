@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -11,7 +13,8 @@ from typing import Any
 class DeferredInterrupt:
     """While active, the first Ctrl-C sets `requested`; a second one interrupts at once.
 
-    Outside the main thread Python delivers no signals, and this does nothing.
+    Inside another one it tells that one too, which may have more to end than the run at hand. Outside the main thread
+    Python delivers no signals, and this does nothing.
     """
 
     def __init__(self) -> None:
@@ -34,8 +37,20 @@ class DeferredInterrupt:
         if self._active:
             signal.signal(signal.SIGINT, self._previous)
             self._active = False
+            outer = getattr(self._previous, "__self__", None)
+            if isinstance(outer, DeferredInterrupt):
+                outer.requested |= self.requested
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+
+
+@contextmanager
+def interrupts_raised() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end for a Ctrl-C that a fit in it answered by what it had, or heard too late."""
+    with DeferredInterrupt() as interrupt:
+        yield
+    if interrupt.requested:
+        raise KeyboardInterrupt

@@ -22,7 +22,7 @@ import pytest
 import pyturingvi as tv
 from pyturingvi.archive import read_archive, write_archive
 from pyturingvi.errors import InputError, OutputError
-from pyturingvi.interrupts import DeferredInterrupt
+from pyturingvi.interrupts import DeferredInterrupt, interrupts_raised
 from pyturingvi.layout import Layout
 
 TRACE = ["iteration", "elbo", "std_error"]
@@ -217,6 +217,19 @@ def test_the_first_ctrl_c_is_noted_the_second_interrupts_and_the_handler_is_put_
         assert interrupt.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_ctrl_c_in_the_last_moment_of_a_fit_ends_what_is_around_it() -> None:
+    """Such a fit is complete, so that nothing in it tells of the Ctrl-C: a series of short fits would go on."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def short_fit() -> tv.Fit:
+        return fit_again(n_iterations=3, elbo_every=3, callback=lambda *_: signal.raise_signal(signal.SIGINT))
+
+    assert short_fit().status == "completed"
+    with pytest.raises(KeyboardInterrupt), interrupts_raised():
+        short_fit()
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -350,11 +351,16 @@ def test_the_command_names_its_own_options(options: tuple[str, ...], words: str)
         CliRunner().invoke(cli.app, ["compare", "rpoisson-small", *options], catch_exceptions=False)
 
 
-def test_ctrl_c_in_a_fit_ends_the_comparison(poisson: tv.models.Model) -> None:
+@pytest.mark.parametrize("every", [5, 20], ids=["in the middle", "after the last update"])
+def test_ctrl_c_in_a_fit_ends_the_comparison(poisson: tv.models.Model, every: int) -> None:
+    def press(iteration: int, elbo: float) -> None:
+        signal.raise_signal(signal.SIGINT)
+        reached.append(iteration)
+
+    reached: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        measures.Side("numpy").fit(
-            poisson, tv.MeanField(), tv.Adam(1e-3), 20, elbo_every=5, callback=lambda iteration, elbo: True
-        )
+        measures.Side("numpy").fit(poisson, tv.MeanField(), tv.Adam(1e-3), 20, elbo_every=every, callback=press)
+    assert reached == [every]
 
 
 # ---- the report ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 
 from pyturingvi.families import Family
 from pyturingvi.fitting import fit
+from pyturingvi.interrupts import interrupts_raised
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import generator
 from pyturingvi.optimize.rules import Rule
@@ -57,10 +58,8 @@ class Side:
         usual = {"elbo_every": n_iterations, "elbo_samples": 1, "progress": False}
         here = {"engine": self.engine, "n_threads": self.n_threads, "dtype": self.dtype}
         options: dict[str, Any] = {**usual, **here, **settings}
-        found = fit(model, family, rule, n_iterations, **options)
-        if found.status == "interrupted":
-            raise KeyboardInterrupt
-        return found
+        with interrupts_raised():
+            return fit(model, family, rule, n_iterations, **options)
 
 
 def family_words(family: Family) -> str:

@@ -24,6 +24,7 @@ from pyturingvi.errors import DataError, InputError
 from pyturingvi.families import FAMILIES, Structured
 from pyturingvi.families.base_distributions import BaseSpec
 from pyturingvi.fitting import fit
+from pyturingvi.interrupts import interrupts_raised
 from pyturingvi.layout import Layout
 from pyturingvi.models import IsotropicGaussian
 from pyturingvi.optimize.rules import ProximalSGD
@@ -168,20 +169,21 @@ def distances_at(family: str, n: int, constants: theory.Complexity, seeds: int) 
     optimum = theory.isotropic_target(model).optimum(family)
     distances = []
     for seed in range(seeds):
-        found = fit(
-            model,
-            family,
-            ProximalSGD(constants.stepsize),
-            n_iterations=constants.n_updates,
-            n_samples=PUBLISHED_SAMPLES,
-            elbo_every=constants.n_updates,
-            elbo_samples=1,
-            init_scale=1.0,
-            seed=seed,
-            engine="numpy",
-            progress=False,
-            n_threads=1,
-        )
+        with interrupts_raised():
+            found = fit(
+                model,
+                family,
+                ProximalSGD(constants.stepsize),
+                n_iterations=constants.n_updates,
+                n_samples=PUBLISHED_SAMPLES,
+                elbo_every=constants.n_updates,
+                elbo_samples=1,
+                init_scale=1.0,
+                seed=seed,
+                engine="numpy",
+                progress=False,
+                n_threads=1,
+            )
         distances.append(((found.params - optimum) ** 2).sum())
     return np.array(distances)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from pyturingvi.engines.base import Engine, FitSpec
 from pyturingvi.families import get_family
+from pyturingvi.interrupts import interrupts_raised
 from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.monitor import RunMonitor
 from pyturingvi.optimize.loop import StopWithin
@@ -131,9 +132,8 @@ def updates_to_accuracy(
         averaging=None,
     )
     initial = bound.initial_flat(np.zeros(model.dim), 1.0)
-    outcome = _engine(engine).run(model, spec, initial, None, RunMonitor(spec), StopWithin(optimum, epsilon))
-    if outcome.status == "interrupted":
-        raise KeyboardInterrupt
+    with interrupts_raised():
+        outcome = _engine(engine).run(model, spec, initial, None, RunMonitor(spec), StopWithin(optimum, epsilon))
     return Reached(outcome.n_updates if outcome.arrived else None, outcome.status == "diverged")
 
 
