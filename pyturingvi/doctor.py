@@ -133,6 +133,8 @@ def _julia_engine(environment: JuliaEnvironment, start: bool) -> Finding:
 
     if not start:
         return Finding(_ENGINE, True, "seems ready (not started)")
+    words = "pyturingvi: starting Julia for trial: seconds, or a minute or two where it has to compile"
+    print(words, file=sys.stderr, flush=True)
     try:
         trial = try_start(environment, _PATIENCE)
     except EngineError as error:

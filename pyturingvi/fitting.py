@@ -246,6 +246,8 @@ def _initial(
         else:
             flat = bound.flat_from_location_scale(init.location, init.scale)
     else:
+        if isinstance(init, str | os.PathLike):
+            raise InputError(f"init must be a Fit, not the path of one: init=tv.load_fit({str(init)!r}) reads it.")
         flat = _finite_array("init", init).copy()
         if flat.shape != (bound.n_params,):
             raise InputError(

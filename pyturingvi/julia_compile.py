@@ -7,7 +7,9 @@ may then hang, and Python with it.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,7 @@ from platformdirs import user_cache_path
 
 from pyturingvi.errors import EngineError
 
-# Julia compiles into the first of its depots; where that cannot be written, a spare one comes first meanwhile.
+# Julia compiles into the first of its depots; where that does not do, one of ours (`spare_depot`) is first meanwhile.
 COMPILED = 'joinpath(first(DEPOT_PATH), "compiled", "v$(VERSION.major).$(VERSION.minor)", "PyTuringVI")'
 WITH_DEPOT = """
 function (f, spare)
@@ -97,18 +99,52 @@ def end_process(process: subprocess.Popen[str]) -> None:
                 pass
 
 
-def spare_depot(compiled: str) -> str | None:
-    """Another depot, where nothing can be written to the folder that would receive the compiled package; else None."""
+def spare_depot(compiled: str, source: Path) -> str | None:
+    """A depot of our own, where Julia's own would not do; else None.
+
+    Parameters
+    ----------
+    compiled : str
+        The folder of Julia's first depot that would receive the compiled package. It does not do where it cannot be
+        written, or has the compiled package of another copy of this one (two virtual environments, say, with one
+        Julia project): Julia names the file by the project, so that the two would replace each other in turn.
+    source : Path
+        The folder of the Julia package that is bundled with the imported one.
+    """
     nearest = next(folder for folder in (Path(compiled), *Path(compiled).parents) if folder.exists())
-    if os.access(nearest, os.W_OK):
+    if os.access(nearest, os.W_OK) and not _is_taken(Path(compiled), source):
         return None
-    spare = user_cache_path("pyturingvi") / "julia"
+    depots = user_cache_path("pyturingvi") / "julia"
+    spare = depots / hashlib.sha256(str(source).encode()).hexdigest()[:12]
     try:
         spare.mkdir(parents=True, exist_ok=True)
         if os.access(spare, os.W_OK):
+            (spare / _SOURCE).write_bytes(os.fsencode(source))
+            _remove_orphans(depots)
             return str(spare)
     except OSError:
         pass
     holder = tempfile.TemporaryDirectory(prefix="pyturingvi-julia-", ignore_cleanup_errors=True)
     atexit.register(holder.cleanup)
     return holder.name
+
+
+_SOURCE = "source.txt"  # in a depot of our own: whose it is
+
+
+def _is_taken(compiled: Path, source: Path) -> bool:
+    """Whether there are compiled packages, and none was made from `source`, whose path each has in its header."""
+    main = source / "src" / "PyTuringVI.jl"
+    ours = {os.fsencode(path) for path in (main, main.resolve())}
+    try:
+        found = [path.read_bytes() for path in compiled.glob("*.ji")]
+    except OSError:
+        return False
+    return bool(found) and not any(path in content for path in ours for content in found)
+
+
+def _remove_orphans(depots: Path) -> None:
+    """Remove the depots of copies of this package that are gone."""
+    for note in depots.glob(f"*/{_SOURCE}"):
+        if not Path(os.fsdecode(note.read_bytes())).exists():
+            shutil.rmtree(note.parent, ignore_errors=True)

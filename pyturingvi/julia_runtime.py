@@ -56,7 +56,7 @@ class Runtime:
         self._process = os.getpid()
         self._space = juliacall.newmodule("PyTuringVIPython")
         self._loaded: set[str] = set()
-        self._spare_depot = spare_depot(str(self._space.seval(COMPILED)))
+        self._spare_depot = spare_depot(str(self._space.seval(COMPILED)), source_directory())
         load_path = self._space.seval("Base.LOAD_PATH")
         for place in (environment.project if environment else None, str(source_directory())):
             # after the active project: packages are found in it first, and in ours what it does not have

@@ -1,0 +1,71 @@
+"""Where the bundled Julia code is compiled to, so that two copies of the package do not replace each other's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pyturingvi import julia_compile
+from pyturingvi.julia_compile import spare_depot
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(julia_compile, "user_cache_path", lambda name: tmp_path / "cache" / name)
+    folder = tmp_path / "depot" / "compiled" / "v1.10" / "PyTuringVI"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def copy_of_the_package(folder: Path) -> Path:
+    (folder / "src").mkdir(parents=True)
+    return folder
+
+
+def compile_into(compiled: Path, source: Path, name: str = "slug_project.ji") -> None:
+    """A file with the path among other bytes, as Julia's has it."""
+    (compiled / name).write_bytes(b"\xfbjli\x00\x01" + os.fsencode(source / "src" / "PyTuringVI.jl") + b"\xd1e\x0f")
+
+
+def test_julias_own_depot_does_for_the_first_copy(compiled: Path, tmp_path: Path) -> None:
+    source = copy_of_the_package(tmp_path / "first")
+    assert spare_depot(str(compiled), source) is None
+    assert spare_depot(str(compiled / "not" / "there yet"), source) is None
+    compile_into(compiled, source)
+    assert spare_depot(str(compiled), source) is None
+
+
+def test_another_copy_gets_a_depot_of_its_own_and_keeps_it(compiled: Path, tmp_path: Path) -> None:
+    first, second, third = (copy_of_the_package(tmp_path / name) for name in ("first", "second", "third"))
+    compile_into(compiled, first)
+    found = spare_depot(str(compiled), second)
+    assert found is not None
+    assert Path(found).is_dir()
+    assert tmp_path / "cache" in Path(found).parents
+    assert spare_depot(str(compiled), second) == found
+    assert spare_depot(str(compiled), third) not in (found, None)
+    compile_into(compiled, second, "slug_another_project.ji")
+    assert spare_depot(str(compiled), second) is None
+
+
+def test_the_depot_of_a_copy_that_is_gone_is_removed(compiled: Path, tmp_path: Path) -> None:
+    first, second, third = (copy_of_the_package(tmp_path / name) for name in ("first", "second", "third"))
+    compile_into(compiled, first)
+    left = spare_depot(str(compiled), second)
+    (second / "src").rmdir()
+    second.rmdir()
+    kept = spare_depot(str(compiled), third)
+    assert left is not None
+    assert kept is not None
+    assert not Path(left).exists()
+    assert Path(kept).exists()
+
+
+def test_a_link_to_the_package_is_the_same_copy(compiled: Path, tmp_path: Path) -> None:
+    source = copy_of_the_package(tmp_path / "first")
+    link = tmp_path / "link"
+    link.symlink_to(source)
+    compile_into(compiled, source)
+    assert spare_depot(str(compiled), link) is None
