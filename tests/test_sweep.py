@@ -161,6 +161,7 @@ def test_a_bad_grid_is_refused_before_anything_is_written(
         ({"n_threads": 0}, "n_threads"),
         ({"executor": object()}, "executor must have a submit method"),
         ({"out": 3}, "out must be a path"),
+        ({"out": ""}, "out must not be empty"),
     ],
 )
 def test_bad_arguments_are_refused(isotropic: Any, tmp_path: Path, options: dict[str, Any], words: str) -> None:
@@ -516,6 +517,34 @@ def test_what_a_killed_call_has_left_is_cleared_and_a_living_one_is_spared(
     assert living.path.is_dir()
     assert not dead.exists()
     living.close()
+
+
+def test_folders_that_are_not_the_sweeps_own_are_left_as_they_are(
+    isotropic: Any, executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder where a user has other things, under names that a sweep uses too."""
+    monkeypatch.chdir(tmp_path)
+    grid = {"model": isotropic, **SMALL}
+    name = read_grid(grid)[0].name
+    calls, work = Path("calls"), Path("work")
+    own = [calls / "2024" / "lock", calls / "2024" / "may.txt", calls / "0123456789ab" / "notes.txt"]
+    own += [calls / "ba9876543210" / "lock" / "deep.txt", work / name / "notes.txt", work / "other" / "lock"]
+    for path in own:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    Path("elsewhere").mkdir()
+    (calls / "aaaaaaaaaaaa").symlink_to(Path("../elsewhere"))
+    dead = calls / "bbbbbbbbbbbb"
+    dead.mkdir()
+    for left in ("lock", ".pyturingvi-x1.part", "gaussian-0123456789abcdef.npz"):
+        (dead / left).touch()
+    places = {path for place in (calls, work) for path in place.rglob("*")} - {dead, *dead.iterdir()}
+    assert run(grid, executor, Path(".")).status == "completed"
+    run(grid, executor, Path("."))
+    left = {path for place in (calls, work) for path in place.rglob("*")}
+    assert left - {work / name / "lock", work / name / "checkpoint.npz"} == places
+    assert {path.read_text() for path in own} == {"mine"}
+    assert not list(Path("elsewhere").iterdir())
 
 
 # ---- executors -----------------------------------------------------------------------------------------------

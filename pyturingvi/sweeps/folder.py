@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import time
 import uuid
@@ -30,6 +31,10 @@ from pyturingvi.paths import check_writable, make_folder, write_text_atomically
 FINISHED = ("completed", "diverged")  # what need not be run again
 _KIND, _MODEL_KIND, _FORMAT = "sweep cell", "model", 1
 _STALE_SECONDS = 3600.0
+_TOKEN = re.compile("[0-9a-f]{12}")  # the name of a call's folder
+_STAGED = r"lock|\.pyturingvi-.*\.part"  # what is in it, and in a cell's scratch folder
+_CALL = re.compile(rf"{_STAGED}|.+-[0-9a-f]{{16}}\.npz")
+_SCRATCH = re.compile(rf"{_STAGED}|checkpoint\.npz|.+_[0-9a-f]{{12}}\.(json|npz)")
 
 
 class SweepFolder:
@@ -103,17 +108,20 @@ class SweepFolder:
 
     def clear_scratch(self, name: str) -> None:
         """Remove what is temporary of a cell."""
-        shutil.rmtree(self.scratch(name), ignore_errors=True)
+        _remove(self.scratch(name), _SCRATCH)
 
     def tidy(self) -> None:
-        """Remove empty folders and what calls that were killed have left."""
-        leftover = [path for path in _listed(self.work) if self._has_result(path.name)]
-        for place in [*_listed(self.calls), *leftover]:
+        """Remove empty folders and what calls that were killed have left, but nothing that is not the sweep's own."""
+        dead = [(place, _CALL) for place in _listed(self.calls) if _TOKEN.fullmatch(place.name)]
+        dead += [(place, _SCRATCH) for place in _listed(self.work) if self._has_result(place.name)]
+        for place, own in dead:
+            if not _holds_only(place, own):  # before the lock, whose file would be made there
+                continue
             lock = FileLock(place / "lock")
             with suppress(Timeout, OSError, NotImplementedError):
                 lock.acquire(blocking=False)
                 lock.release()
-                shutil.rmtree(place, ignore_errors=True)
+                _remove(place, own)
         for place in (self.fits, self.models, self.timings, self.work, self.calls):
             with suppress(OSError):
                 place.rmdir()
@@ -124,6 +132,25 @@ def _listed(place: Path) -> list[Path]:
         return sorted(place.iterdir())
     except OSError:
         return []
+
+
+def _holds_only(place: Path, own: re.Pattern[str]) -> bool:
+    """Whether it is a folder, of regular files of such names alone."""
+    try:
+        with os.scandir(place) as entries:
+            whole = all(own.fullmatch(entry.name) and entry.is_file(follow_symlinks=False) for entry in entries)
+        return whole and not place.is_symlink()
+    except OSError:
+        return False
+
+
+def _remove(place: Path, own: re.Pattern[str]) -> None:
+    """Remove a folder; one that holds anything else than files of such names is left as it is."""
+    if _holds_only(place, own):
+        with suppress(OSError):
+            for path in _listed(place):
+                path.unlink(missing_ok=True)
+            place.rmdir()
 
 
 # ---- locks --------------------------------------------------------------------------------------------------
