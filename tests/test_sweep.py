@@ -24,7 +24,8 @@ import pyturingvi as tv
 from pyturingvi.archive import read_archive
 from pyturingvi.errors import EngineError, InputError, OutputError
 from pyturingvi.sweeps import folder as folder_module
-from pyturingvi.sweeps.folder import CellLock, SweepFolder, read_cell
+from pyturingvi.sweeps.cell_file import read_cell
+from pyturingvi.sweeps.folder import CellLock, SweepFolder
 from pyturingvi.sweeps.grid import read_grid
 from pyturingvi.sweeps.pools import LocalWorkers, check_workers
 from pyturingvi.sweeps.progress import SweepProgress, duration
@@ -309,16 +310,80 @@ def test_a_damaged_cell_is_left_out_with_a_warning_and_run_again(
     before = files(tmp_path)
     (tmp_path / "cells" / f"{whole.cells[1]}.json").write_bytes(content)
     with pytest.warns(RuntimeWarning, match=r"is damaged.*It is left out"):
-        assert len(tv.load_sweep(tmp_path)) == 1
+        found = tv.load_sweep(tmp_path)
+    assert (len(found), found.status) == (1, "incomplete")
     run(grid, executor, tmp_path)
     assert files(tmp_path) == before
 
 
-def test_the_file_of_a_later_version_is_not_misread(isotropic: Any, executor: Any, tmp_path: Path) -> None:
-    path = tmp_path / "cells" / f"{run({'model': isotropic, **SMALL}, executor, tmp_path).cells[0]}.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"n_updates": "abc"}, "completed after 'abc' of 60 updates"),
+        ({"n_updates": 59}, "completed after 59 of 60 updates"),
+        ({"n_updates": None}, "completed after None of 60 updates"),
+        ({"status": "diverged", "n_updates": 61}, "diverged after 61 of 60 updates"),
+        ({"status": "done"}, "its status is 'done'"),
+        ({"status": ["completed"]}, "its status is"),
+        ({"status": "failed"}, "it failed, and has a trace"),
+        ({"settings": {}}, "optimizer"),
+        ({"settings": "OTHER"}, "its settings are not those of its name"),
+        ({"settings": [3]}, ""),
+        ({"message": None}, "its message is no text"),
+        ({"error": 3}, "its message is no text"),
+        ({"std_error": [1.0, 1.0]}, "differ in length"),
+        ({"iteration": [], "elbo": [], "std_error": []}, "its trace is not whole"),
+        ({"iteration": [25, 50], "elbo": [-9.0, -8.0], "std_error": [1.0, 1.0]}, "its trace is not whole"),
+        ({"iteration": [25, 60], "elbo": [-9.0, -8.0], "std_error": [1.0, 1.0]}, "its trace is not whole"),
+        ({"iteration": 3}, "int"),
+        ({"elbo": [-9.0, -8.0, "nan"]}, "completed with an ELBO of nan"),
+        ({"elbo": [-9.0, -8.0, "low"]}, "low"),
+        ({"elbo": [-9.0, -8.0, 10**400]}, "too large"),
+        ({"format": "1"}, ""),
+    ],
+)
+def test_a_cell_whose_parts_do_not_belong_together_is_damaged(
+    isotropic: Any, executor: Any, tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    grid = {"model": isotropic, **SMALL}
+    name = run(grid, executor, tmp_path).cells[0]
+    before, path = files(tmp_path), tmp_path / "cells" / f"{name}.json"
+    content = json.loads(path.read_text())
+    if changes == {"settings": "OTHER"}:
+        changes = {"settings": read_grid({**grid, "seed": 1})[0].settings}
+    path.write_text(json.dumps({**content, **changes}))
+    with pytest.warns(RuntimeWarning, match=rf"is damaged.*{why}.*It is left out; tv\.sweep runs it again"):
+        assert tv.load_sweep(tmp_path).status == "incomplete"
+    assert run(grid, executor, tmp_path).status == "completed"
+    assert files(tmp_path) == before
+
+
+def test_a_cell_that_diverged_at_once_is_whole(executor: Any, tmp_path: Path) -> None:
+    """Its trace has the estimate at the start alone."""
+
+    def slopeless(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return normal(points)[0], np.full_like(points, np.nan if len(points) == SMALL["n_samples"] else 0.0)
+
+    found = run({"model": tv.models.LogDensity(slopeless, LAYOUT), **SMALL}, executor, tmp_path)
+    assert found.frame()[["status", "n_updates"]].iloc[0].tolist() == ["diverged", 0]
+    assert found.traces()["iteration"].tolist() == [0]
+    assert tv.load_sweep(tmp_path).status == "completed"
+
+
+def test_the_file_of_a_later_version_is_neither_misread_nor_replaced(
+    isotropic: Any, executor: Any, tmp_path: Path
+) -> None:
+    grid = {"model": isotropic, "seed": range(2), **SMALL}
+    path = tmp_path / "cells" / f"{run({**grid, 'seed': 1}, executor, tmp_path).cells[0]}.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2').replace('"settings"', '"set"'))
+    before = files(tmp_path)
+    with pytest.raises(OutputError, match=f"{path.name}.* by a later version .*upgrade pyturingvi, or give another"):
+        run(grid, executor, tmp_path)
+    assert files(tmp_path) == before  # the other cell did not begin either
     with pytest.raises(OutputError, match="later version"):
         read_cell(path)
+    with pytest.warns(RuntimeWarning, match=r"later version.*It is left out\.$"):
+        assert tv.load_sweep(tmp_path).status == "incomplete"
 
 
 def test_load_sweep_reads_what_there_is(isotropic: Any, executor: Any, tmp_path: Path) -> None:

@@ -22,14 +22,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pyturingvi.archive import damaged, join_state, read_archive, split_state, write_archive
+from pyturingvi.archive import join_state, read_archive, split_state, write_archive
 from pyturingvi.engines.base import model_digest
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.models import Model, model_class
 from pyturingvi.paths import check_writable, make_folder, write_text_atomically
+from pyturingvi.sweeps.cell_file import FINISHED, LaterVersion, read_cell
 
-FINISHED = ("completed", "diverged")  # what need not be run again
-_KIND, _MODEL_KIND, _FORMAT = "sweep cell", "model", 1
+_MODEL_KIND = "model"
 _STALE_SECONDS = 3600.0
 _TOKEN = re.compile("[0-9a-f]{12}")  # the name of a call's folder
 _STAGED = r"lock|\.pyturingvi-.*\.part"  # what is in it, and in a cell's scratch folder
@@ -78,9 +78,17 @@ class SweepFolder:
         return self.work / name
 
     def is_done(self, name: str, settings: Mapping[str, Any], keep: str) -> bool:
-        """Whether the cell has a whole, fitting file with a result in it, and its fit where that is to be kept."""
+        """Whether the cell has a whole, fitting file with a result in it, and its fit where that is to be kept.
+
+        Raises
+        ------
+        OutputError
+            If a later version wrote it.
+        """
         try:
             found = read_cell(self.cell_file(name))
+        except LaterVersion:
+            raise
         except OutputError:
             return False
         whole = found["status"] in FINISHED and found["settings"] == settings
@@ -231,67 +239,7 @@ class Call:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-# ---- a cell's file ------------------------------------------------------------------------------------------
-def cell_text(
-    settings: Mapping[str, Any],
-    status: str,
-    message: str,
-    n_updates: int | None = None,
-    trace: Mapping[str, list[Any]] | None = None,
-    error: str | None = None,
-) -> str:
-    """The bytes of a cell's file: a line a key, numbers as Python prints them, non-finite ones as words."""
-    rows = trace or {"iteration": [], "elbo": [], "std_error": []}
-    content = {
-        "kind": _KIND,
-        "format": _FORMAT,
-        "settings": dict(settings),
-        "status": status,
-        "message": message,
-        "error": error,
-        "n_updates": n_updates,
-        **{key: [_word(value) for value in values] for key, values in rows.items()},
-    }
-    return json_text(content)
-
-
-def json_text(content: Mapping[str, Any]) -> str:
-    """JSON with a line for each key."""
-    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
-    return f"{{\n{lines}\n}}\n"
-
-
-def _word(value: Any) -> Any:
-    return value if isinstance(value, int) or math.isfinite(value) else str(value)
-
-
-def read_cell(path: Path) -> dict[str, Any]:
-    """What `cell_text` wrote; numbers of the trace as floats.
-
-    Raises
-    ------
-    OutputError
-        If the file is missing, damaged or written by a later version.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["kind"] != _KIND:
-            raise ValueError(f"it holds a {found['kind']!r}")
-        later = found["format"] > _FORMAT
-        for key in ("elbo", "std_error"):
-            found[key] = [float(value) for value in found[key]]
-        if not later and not (
-            isinstance(found["settings"], dict) and len(found["iteration"]) == len(found["elbo"])
-            and {"status", "message", "error", "n_updates"} <= found.keys()
-        ):  # fmt: skip
-            raise ValueError("a key is missing")
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise damaged(path, "sweep", error) from None
-    if later:
-        raise OutputError(f"sweep: {str(path)!r} was written by a later version of pyturingvi; upgrade it.")
-    return dict(found)
-
-
+# ---- a cell's timing ----------------------------------------------------------------------------------------
 def read_timing(path: Path) -> dict[str, Any]:
     """A cell's timing, or an empty dictionary: nothing depends on it."""
     try:

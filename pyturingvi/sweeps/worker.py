@@ -25,7 +25,8 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.rules import rule_from_config
 from pyturingvi.result import Fit
-from pyturingvi.sweeps.folder import CellLock, SweepFolder, cell_text, json_text, read_model
+from pyturingvi.sweeps.cell_file import cell_text, json_text
+from pyturingvi.sweeps.folder import CellLock, SweepFolder, read_model
 
 _LOOK_SECONDS = 0.25  # between two looks at whether the sweep goes on
 
