@@ -22,14 +22,14 @@ from sweep_targets import LAYOUT, files, normal
 
 import pyturingvi as tv
 from pyturingvi.archive import read_archive
-from pyturingvi.errors import EngineError, InputError, OutputError
+from pyturingvi.errors import DataError, EngineError, InputError, OutputError
 from pyturingvi.sweeps import folder as folder_module
 from pyturingvi.sweeps.cell_file import read_cell
 from pyturingvi.sweeps.folder import CellLock, SweepFolder
 from pyturingvi.sweeps.grid import read_grid
 from pyturingvi.sweeps.pools import LocalWorkers, check_workers
 from pyturingvi.sweeps.progress import SweepProgress, duration
-from pyturingvi.sweeps.worker import Task, run_cell
+from pyturingvi.sweeps.worker import Task, _read_model, run_cell
 
 SMALL: dict[str, Any] = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 16}
 TRACE = ["iteration", "elbo", "std_error"]
@@ -402,6 +402,27 @@ def test_load_sweep_reads_what_there_is(isotropic: Any, executor: Any, tmp_path:
             tv.load_sweep(place)
     (tmp_path / "empty" / "cells").mkdir(parents=True)
     assert len(tv.load_sweep(tmp_path / "empty").frame()) == len(tv.load_sweep(tmp_path / "empty").traces()) == 0
+
+
+@pytest.mark.parametrize("kind", ["cut", "no archive", "of another model"])
+def test_a_damaged_model_file_is_written_anew(
+    isotropic: Any, poisson: Any, executor: Any, tmp_path: Path, kind: str
+) -> None:
+    grid = {"model": poisson, **SMALL}
+    run({**grid, "seed": range(2)}, executor, tmp_path / "calm")
+    run(grid, executor, tmp_path / "out")
+    (path,) = (tmp_path / "out" / "models").iterdir()
+    if kind == "of another model":
+        run({"model": isotropic, **SMALL}, executor, tmp_path / "other")
+        (other,) = (tmp_path / "other" / "models").iterdir()
+        path.write_bytes(other.read_bytes())
+    else:
+        path.write_bytes(path.read_bytes()[:-50] if kind == "cut" else b"not even an archive")
+    _read_model.cache_clear()  # as in a new worker
+    with pytest.raises((OutputError, DataError), match=path.name):
+        _read_model(str(path), read_grid(grid)[0].settings["model_digest"])
+    assert run({**grid, "seed": range(2)}, executor, tmp_path / "out").status == "completed"
+    assert files(tmp_path / "out") == files(tmp_path / "calm")
 
 
 # ---- failures ------------------------------------------------------------------------------------------------
