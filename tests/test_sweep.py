@@ -21,7 +21,7 @@ import pytest
 from sweep_targets import LAYOUT, files, normal
 
 import pyturingvi as tv
-from pyturingvi.archive import read_archive
+from pyturingvi.archive import read_archive, write_archive
 from pyturingvi.errors import DataError, EngineError, InputError, OutputError
 from pyturingvi.sweeps import folder as folder_module
 from pyturingvi.sweeps.cell_file import read_cell
@@ -402,6 +402,61 @@ def test_load_sweep_reads_what_there_is(isotropic: Any, executor: Any, tmp_path:
             tv.load_sweep(place)
     (tmp_path / "empty" / "cells").mkdir(parents=True)
     assert len(tv.load_sweep(tmp_path / "empty").frame()) == len(tv.load_sweep(tmp_path / "empty").traces()) == 0
+
+
+@pytest.mark.parametrize("kind", ["cut", "a byte changed", "no archive", "of another cell", "of other data", "edited"])
+def test_a_fit_file_that_is_not_its_cells_is_run_again(
+    isotropic: Any, executor: Any, tmp_path: Path, kind: str
+) -> None:
+    grid = {"model": isotropic, "init_location": [0.5, 0.1], **SMALL}
+    whole = run(grid, executor, tmp_path, keep="fit")
+    before = files(tmp_path)
+    path, other = (tmp_path / "fits" / f"{name}.npz" for name in whole.cells)
+    content, params = path.read_bytes(), whole.fit(whole.cells[0]).params
+    if kind == "edited":  # a whole file of the right settings, with another ending
+        header, arrays = read_archive(path, "fit", "test")
+        write_archive(path, {**header, "n_updates": 59}, arrays)
+    elif kind == "of other data":
+        header, arrays = read_archive(path, "fit", "test")
+        write_archive(path, {**header, "spec": {**header["spec"], "model_digest": 16 * "0"}}, arrays)
+    else:
+        at = content.index(params.tobytes())
+        changed = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+        damage = {"cut": content[:-40], "a byte changed": changed, "no archive": b"x", "of another cell": None}[kind]
+        path.write_bytes(other.read_bytes() if damage is None else damage)
+    with pytest.raises(OutputError, match=rf"{path.name}.* is damaged .*keep='fit' to run the cell again"):
+        whole.fit(whole.cells[0])
+    assert run(grid, executor, tmp_path, keep="fit").status == "completed"
+    assert files(tmp_path) == before
+    np.testing.assert_array_equal(whole.fit(whole.cells[0]).params, params)
+
+
+def test_whole_fits_of_every_kind_are_not_run_again(poisson: Any, executor: Any, tmp_path: Path) -> None:
+    base: dict[str, Any] = {"model": poisson, **SMALL}
+    grid = [
+        {**base, "init_location": [np.linspace(-0.2, 0.2, poisson.dim)], "averaging": tv.PolynomialAveraging()},
+        {**base, "dtype": "float32", "family": tv.Structured(base=("student_t", 8)), "stepsize": tv.step_decay(0.01)},
+        {**base, "optimizer": "sgd", "stepsize": 1e12},
+    ]
+    found = run(grid, executor, tmp_path, keep="fit")
+    assert (found.counts["completed"], found.counts["diverged"]) == (2, 1)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
+    run(grid, executor, tmp_path, keep="fit")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")} == before
+    assert [found.fit(name).status for name in found.cells] == ["completed", "completed", "diverged"]
+
+
+def test_a_fit_file_of_a_later_version_is_not_replaced(isotropic: Any, executor: Any, tmp_path: Path) -> None:
+    grid = {"model": isotropic, **SMALL}
+    found = run(grid, executor, tmp_path, keep="fit")
+    path = tmp_path / "fits" / f"{found.cells[0]}.npz"
+    header, arrays = read_archive(path, "fit", "test")
+    write_archive(path, {**header, "format": 2}, arrays)
+    before = files(tmp_path)
+    for read in (lambda: run(grid, executor, tmp_path, keep="fit"), lambda: found.fit(found.cells[0])):
+        with pytest.raises(OutputError, match=f"{path.name}.* by a later version"):
+            read()
+    assert files(tmp_path) == before
 
 
 @pytest.mark.parametrize("kind", ["cut", "no archive", "of another model"])

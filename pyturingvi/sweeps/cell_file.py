@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pyturingvi.archive import damaged
+import numpy as np
+
+from pyturingvi.archive import damaged, read_archive
 from pyturingvi.errors import OutputError
+from pyturingvi.result import _FORMAT as FIT_FORMAT
+from pyturingvi.result import _KIND as FIT_KIND
 from pyturingvi.sweeps.grid import cell_name
 
 FINISHED = ("completed", "diverged")  # what need not be run again
@@ -110,3 +114,32 @@ def _check(found: Mapping[str, Any], name: str) -> None:
         raise ValueError("its trace is not whole")
     if status == "completed" and not math.isfinite(found["elbo"][-1]):
         raise ValueError(f"it is completed with an ELBO of {found['elbo'][-1]}")
+
+
+def check_fit_file(path: Path, cell: Mapping[str, Any]) -> None:
+    """Make sure that a file holds the whole fit of a cell; it is read to its end, since archives carry checksums.
+
+    Raises
+    ------
+    OutputError
+        If it is missing, damaged, of another cell or (`LaterVersion`) written by a later version.
+    """
+    header, arrays = read_archive(path, FIT_KIND, "sweep", ["format", "spec"], ["params", "elbo"])
+    try:
+        if header["format"] > FIT_FORMAT:
+            raise later_version(path)
+        settings, spec = cell["settings"], header["spec"]
+        init = {"location": settings["init_location"], "scale": settings["init_scale"]}
+        wanted = {"init": init, **{key: settings[key] for key in spec.keys() & settings.keys()}}
+        if {key: spec[key] for key in wanted} != wanted:
+            raise ValueError("it is the fit of another cell")
+        trace = np.column_stack([cell[key] for key in ("iteration", "elbo", "std_error")])
+        ending = (cell["status"], cell["n_updates"], (settings["n_params"],))
+        if (header["status"], header["n_updates"], arrays["params"].shape) != ending or not np.array_equal(
+            arrays["elbo"][:, :3], trace, equal_nan=True
+        ):
+            raise ValueError("it is not the fit that the cell's own file tells of")
+    except LaterVersion:
+        raise
+    except _DAMAGE as error:
+        raise damaged(path, "sweep", error) from None

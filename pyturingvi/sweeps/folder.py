@@ -27,7 +27,7 @@ from pyturingvi.engines.base import model_digest
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.models import Model, model_class
 from pyturingvi.paths import check_writable, make_folder, write_text_atomically
-from pyturingvi.sweeps.cell_file import FINISHED, LaterVersion, read_cell
+from pyturingvi.sweeps.cell_file import FINISHED, LaterVersion, check_fit_file, read_cell
 
 _MODEL_KIND = "model"
 _STALE_SECONDS = 3600.0
@@ -87,12 +87,14 @@ class SweepFolder:
         """
         try:
             found = read_cell(self.cell_file(name))
+            whole = found["status"] in FINISHED and found["settings"] == settings
+            if whole and keep == "fit":
+                check_fit_file(self.fit_file(name), found)
+            return whole
         except LaterVersion:
             raise
         except OutputError:
             return False
-        whole = found["status"] in FINISHED and found["settings"] == settings
-        return whole and (keep == "trace" or self.fit_file(name).is_file())
 
     def _has_result(self, name: str) -> bool:
         try:

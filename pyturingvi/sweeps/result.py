@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyturingvi.errors import InputError, OutputError, unknown_name
 from pyturingvi.paths import as_path
 from pyturingvi.result import Fit, load_fit
-from pyturingvi.sweeps.cell_file import LaterVersion, read_cell
+from pyturingvi.sweeps.cell_file import LaterVersion, check_fit_file, read_cell
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
 
 if TYPE_CHECKING:
@@ -126,12 +126,20 @@ class SweepResult:
         ------
         InputError
             If there is no such cell, or its fit was not kept.
+        OutputError
+            If the fit's file is damaged, or holds the fit of another cell.
         """
         if cell not in self._cells:
             raise unknown_name("cell", cell, self._cells)
         path = self._folder.fit_file(cell)
         if not path.is_file():
             raise InputError(f"The fit of {cell} was not kept; call tv.sweep with keep='fit'.")
+        try:
+            check_fit_file(path, self._cells[cell])
+        except LaterVersion:
+            raise
+        except OutputError as error:
+            raise OutputError(f"{error} Call tv.sweep with keep='fit' to run the cell again.") from None
         return load_fit(path)
 
 
