@@ -108,6 +108,8 @@ def sweep(
     folder = SweepFolder.create(out)
     wanted = {cell.name: cell.settings for cell in cells}
     to_do = [cell for cell in cells if not folder.is_done(cell.name, cell.settings, keep)]
+    for cell in to_do:
+        folder.refuse_what_is_in_the_way(cell.name)
     if given is not None and given.in_threads and any(cell.settings["engine"] == "julia" for cell in to_do):
         raise EngineError(
             "executor: it runs the cells in threads, and Julia runs in the main thread of a process only. Use "

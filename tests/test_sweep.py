@@ -459,6 +459,54 @@ def test_a_fit_file_of_a_later_version_is_not_replaced(isotropic: Any, executor:
     assert files(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"seconds": "abc"}',
+        '{"seconds": [1.0]}',
+        '{"seconds": true}',
+        '{"seconds": null}',
+        '{"seconds": NaN}',
+        '{"seconds": Infinity}',
+        '{"seconds": -1}',
+        '{"seconds": 1' + 400 * "0" + "}",
+        '{"trace_seconds": 5}',
+        '{"trace_seconds": ["a", "b", "c"]}',
+        '{"trace_seconds": {"a": 1, "b": 2, "c": 3}}',
+        100_000 * "[",
+        '{"seconds": ' + 100_000 * "[" + 100_000 * "]" + "}",
+        "[1]",
+        "3",
+        "\xff",
+    ],
+    ids=lambda content: content[:30],
+)
+def test_a_damaged_timing_is_as_none(isotropic: Any, executor: Any, tmp_path: Path, content: str) -> None:
+    grid = {"model": isotropic, **SMALL}
+    (name,) = run({**grid, "seed": 0}, executor, tmp_path).cells
+    (tmp_path / "timings" / f"{name}.json").write_bytes(content.encode("latin-1"))
+    found = run({**grid, "seed": range(2)}, executor, tmp_path)
+    assert found.frame()["seconds"].isna().tolist() == [True, False]
+    assert found.traces()["seconds"].isna().tolist() == 3 * [True] + 3 * [False]
+
+
+@pytest.mark.parametrize("place", ["cells/NAME.json", "fits/NAME.npz", "timings/NAME.json", "models/MODEL.npz"])
+def test_a_folder_in_the_place_of_a_file_is_named(isotropic: Any, executor: Any, tmp_path: Path, place: str) -> None:
+    cell = read_grid({"model": isotropic, **SMALL})[0]
+    place = place.replace("NAME", cell.name).replace("MODEL", f"gaussian-{cell.settings['model_digest']}")
+    (tmp_path / place).mkdir(parents=True)
+    with pytest.raises(OutputError, match=rf"out: '{tmp_path / place}' is a folder, where the sweep writes a file"):
+        run({"model": isotropic, **SMALL}, executor, tmp_path)
+    (tmp_path / place).rmdir()
+    (tmp_path / "work").mkdir(exist_ok=True)
+    scratch = tmp_path / "work" / cell.name
+    scratch.touch()
+    with pytest.raises(OutputError, match=rf"out: '{scratch}' is a file, where the sweep makes a folder"):
+        run({"model": isotropic, **SMALL}, executor, tmp_path)
+    scratch.unlink()
+    assert run({"model": isotropic, **SMALL}, executor, tmp_path).status == "completed"
+
+
 @pytest.mark.parametrize("kind", ["cut", "no archive", "of another model"])
 def test_a_damaged_model_file_is_written_anew(
     isotropic: Any, poisson: Any, executor: Any, tmp_path: Path, kind: str

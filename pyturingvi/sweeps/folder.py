@@ -116,6 +116,14 @@ class SweepFolder:
                 if attempt == 2:
                     raise
 
+    def refuse_what_is_in_the_way(self, name: str) -> None:
+        """Raise an OutputError where one of a cell's files cannot be put because a folder has its name."""
+        scratch = self.scratch(name)
+        if scratch.exists() and not scratch.is_dir():
+            raise OutputError(f"out: {str(scratch)!r} is a file, where the sweep makes a folder; move it away.")
+        for path in (self.cell_file(name), self.fit_file(name), self.timing_file(name)):
+            _refuse_folder(path)
+
     def clear_scratch(self, name: str) -> None:
         """Remove what is temporary of a cell."""
         _remove(self.scratch(name), _SCRATCH)
@@ -142,6 +150,11 @@ def _listed(place: Path) -> list[Path]:
         return sorted(place.iterdir())
     except OSError:
         return []
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise OutputError(f"out: {str(path)!r} is a folder, where the sweep writes a file; move it away.")
 
 
 def _holds_only(place: Path, own: re.Pattern[str]) -> bool:
@@ -243,12 +256,16 @@ class Call:
 
 # ---- a cell's timing ----------------------------------------------------------------------------------------
 def read_timing(path: Path) -> dict[str, Any]:
-    """A cell's timing, or an empty dictionary: nothing depends on it."""
+    """A cell's timing, or an empty dictionary where it is missing or damaged: nothing depends on it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
+        return found if _is_duration(found.get("seconds", 0.0), *found.get("trace_seconds", [])) else {}
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
+
+
+def _is_duration(*values: Any) -> bool:
+    return all(type(value) in (int, float) and 0 <= float(value) < math.inf for value in values)
 
 
 # ---- models -------------------------------------------------------------------------------------------------
@@ -266,6 +283,7 @@ def store_model(folder: SweepFolder, call: Call, model: Model, digest: str) -> P
             return None
     except (InputError, TypeError, ValueError):
         return None
+    _refuse_folder(target)
     staged = call.path / target.name
     target.parent.mkdir(exist_ok=True)
     write_archive(staged, {"kind": _MODEL_KIND, "model": model.name, "model_state": plain}, arrays)
