@@ -52,12 +52,12 @@ def sweep(
     Parameters
     ----------
     grid : mapping, or list of mappings
-        Setting -> value, or a list (tuple, range, 1-D array) of values; the cells are all combinations. A list of
-        mappings is the union of theirs. `model` is a problem's name (with `data_dir`, `simulated` and `data_seed` as
-        in `tv.load_problem`) or a model; the rest are arguments of `tv.fit`, with its defaults: `family`,
-        `optimizer`, `n_iterations`, `n_samples`, `elbo_every`, `elbo_samples`, `init_location`, `init_scale`, `seed`,
-        `engine`, `device`, `dtype`, `averaging`. `stepsize` replaces that of `optimizer`, which may then be a name:
-        "adam", "sgd", "proximal-sgd", "projected-sgd".
+        Setting -> value, or a list (tuple, range, 1-D array) of values; the cells are all combinations, at most
+        1,000,000. A list of mappings is the union of theirs. `model` is a problem's name (with `data_dir`, `simulated`
+        and `data_seed` as in `tv.load_problem`) or a model; the rest are arguments of `tv.fit`, with its defaults:
+        `family`, `optimizer`, `n_iterations`, `n_samples`, `elbo_every`, `elbo_samples`, `init_location`, `init_scale`,
+        `seed`, `engine`, `device`, `dtype`, `averaging`. `stepsize` replaces that of `optimizer`, which may then be a
+        name: "adam", "sgd", "proximal-sgd", "projected-sgd".
     executor : optional
         Anything with the `submit` of `concurrent.futures`: Dask's `client.get_executor()`, a submitit executor, an
         MPI pool. It gets all cells at once, and its workers must see `out` under the same path; with engine="julia"
@@ -99,7 +99,7 @@ def sweep(
     >>> grid = {"model": "rpoisson-small", "family": ["mean-field", "structured"], "stepsize": [1e-3, 1e-2]}
     >>> table = tv.sweep({**grid, "seed": range(5)}, out="runs").frame()  # doctest: +SKIP
     """
-    if keep not in ("trace", "fit"):
+    if not isinstance(keep, str) or keep not in ("trace", "fit"):
         raise unknown_name("keep", keep, ["trace", "fit"])
     n_threads = whole_number("n_threads", n_threads, 1)
     n_workers = None if n_workers is None else check_workers(n_workers)

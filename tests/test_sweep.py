@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import json
 import os
 import pickle
@@ -26,7 +27,7 @@ from pyturingvi.errors import DataError, EngineError, InputError, OutputError
 from pyturingvi.sweeps import folder as folder_module
 from pyturingvi.sweeps.cell_file import read_cell
 from pyturingvi.sweeps.folder import CellLock, SweepFolder
-from pyturingvi.sweeps.grid import read_grid
+from pyturingvi.sweeps.grid import SETTINGS, read_grid
 from pyturingvi.sweeps.pools import LocalWorkers, check_workers
 from pyturingvi.sweeps.progress import SweepProgress, duration
 from pyturingvi.sweeps.worker import Task, _read_model, run_cell
@@ -141,6 +142,16 @@ def test_what_a_cell_leaves_open_is_the_default_of_fit(isotropic: Any, executor:
         ({"model": "MODEL", "init_location": np.nan}, "init_location must be"),
         ({"model": "MODEL", "simulated": True}, "simulated goes with a problem's name"),
         ({"model": "rpoisson-small", "simulated": "yes"}, "simulated must be True or False"),
+        ("grid", "grid must be a mapping"),
+        (range(10**12), "grid must be a mapping"),
+        (itertools.repeat({"model": "rpoisson-small"}), "grid must be a mapping"),
+        (np.array(3), "grid must be a mapping"),
+        ({"model": "MODEL", "seed": range(1_000_001)}, "grid has 1,000,001 cells, and a sweep takes at most 1,000,000"),
+        ({"model": "MODEL", "seed": range(10**30)}, r"grid has more than 10\*\*18 cells"),
+        ({"model": "MODEL", "seed": range(10**4), "n_samples": range(1, 10**4)}, "grid has 99,990,000 cells"),
+        (2 * [{"model": "rpoisson-small", "seed": range(600_000)}], "grid has 1,200,000 cells"),
+        ({"model": "MODEL", "seed": itertools.count()}, r"grid: seed is count\(0\), which does not tell how many"),
+        ({"model": "MODEL", "seed": (i for i in range(3))}, "grid: seed is <generator .* give a list"),
     ],
 )
 def test_a_bad_grid_is_refused_before_anything_is_written(
@@ -153,10 +164,30 @@ def test_a_bad_grid_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "init_location"])
+@pytest.mark.parametrize("value", [np.array(["a", "b"]), np.array([1e-3, 1e-2]), np.array([]), [1, 2], {"a": 1}, 1j])
+def test_a_value_of_a_wrong_kind_is_refused_by_its_name(isotropic: Any, name: str, value: Any) -> None:
+    """An array in a list is one value, not the values along the axis."""
+    for resolve_engine in (True, False):
+        with pytest.raises(InputError, match=name):
+            read_grid({"model": isotropic, **SMALL, name: [value]}, resolve_engine)
+
+
+def test_a_data_seed_and_a_folder_of_data_may_be_of_numpy_and_a_string(isotropic: Any, tmp_path: Path) -> None:
+    given = {"model": isotropic, "data_seed": np.int64(0), "simulated": np.bool_(False), "data_dir": None, **SMALL}
+    assert read_grid(given)[0].settings == read_grid({"model": isotropic, **SMALL})[0].settings
+    simulated = {"model": "volatility-small", "simulated": True, **SMALL}
+    seeds = [1, np.int64(1), 1.0]
+    assert len(read_grid({**simulated, "data_seed": seeds})) == 1
+    with pytest.raises(DataError, match="is not a folder"):
+        read_grid({"model": "rpoisson-small", "data_dir": str(tmp_path / "none"), **SMALL})
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"keep": "all"}, "Unknown keep 'all'"),
+        ({"keep": np.array(["trace", "fit"])}, "Unknown keep array"),
         ({"n_workers": 0}, "n_workers must be a whole number of at least 1"),
         ({"n_workers": 10**9}, r"n_workers must be at most \d+ on this machine of \d+ logical cores, got 1000000000"),
         ({"n_threads": 0}, "n_threads"),
