@@ -192,6 +192,7 @@ def test_a_data_seed_and_a_folder_of_data_may_be_of_numpy_and_a_string(isotropic
         ({"n_workers": 10**9}, r"n_workers must be at most \d+ on this machine of \d+ logical cores, got 1000000000"),
         ({"n_threads": 0}, "n_threads"),
         ({"executor": object()}, "executor must have a submit method"),
+        ({"executor": ThreadPoolExecutor}, "executor must be an instance, got the class ThreadPoolExecutor"),
         ({"out": 3}, "out must be a path"),
         ({"out": ""}, "out must not be empty"),
     ],
@@ -816,6 +817,17 @@ def test_jobs_that_are_no_futures_will_do(isotropic: Any, tmp_path: Path) -> Non
             return Job(function, task)
 
     assert run({"model": isotropic, "seed": range(2), **SMALL}, Cluster(), tmp_path).status == "completed"
+
+
+@pytest.mark.parametrize("returned", [None, 3])
+def test_an_executor_whose_submit_returns_no_future_is_named(isotropic: Any, tmp_path: Path, returned: Any) -> None:
+    class Forgets:
+        def submit(self, function: Any, task: Task) -> Any:
+            return returned
+
+    with pytest.raises(EngineError, match=r"executor: its submit\(\) returned .*, and must return a future"):
+        run({"model": isotropic, **SMALL}, Forgets(), tmp_path)
+    assert not list((tmp_path / "calls").iterdir())
 
 
 def test_an_executor_that_takes_no_more_ends_the_call_and_keeps_what_is_done(isotropic: Any, tmp_path: Path) -> None:

@@ -96,6 +96,11 @@ class GivenExecutor:
     n_parallel: int | None = None
 
     def __init__(self, executor: Any) -> None:
+        if isinstance(executor, type):
+            raise InputError(
+                f"executor must be an instance, got the class {executor.__name__}: "
+                f"make one first, as in `with {executor.__name__}(...) as executor:`."
+            )
         if not callable(getattr(executor, "submit", None)):
             raise InputError(
                 "executor must have a submit method, as those of concurrent.futures, Dask's client.get_executor() and "
@@ -114,15 +119,21 @@ class GivenExecutor:
         Raises
         ------
         EngineError
-            If the executor takes no more work.
+            If the executor takes no more work, or gives nothing to ask for the result.
         """
         try:
-            return self._executor.submit(run_cell, task)
+            future = self._executor.submit(run_cell, task)
         except Exception as error:
             raise EngineError(
                 f"executor: it takes no more cells ({type(error).__name__}: {error}). What is done is kept; "
                 "call tv.sweep again with a new executor to go on."
             ) from error
+        if not (callable(getattr(future, "done", None)) and callable(getattr(future, "result", None))):
+            raise EngineError(
+                f"executor: its submit() returned {future!r}, and must return a future: an object with done() and "
+                "result()."
+            )
+        return future
 
     def settle(self, future: Any) -> None:
         """Nothing to do."""
