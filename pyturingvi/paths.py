@@ -15,6 +15,8 @@ def as_path(path: str | os.PathLike[str], what: str) -> Path:
     """A path with `~` expanded, or an InputError that names the argument."""
     if not isinstance(path, str | os.PathLike) or "\0" in str(path):
         raise InputError(f"{what} must be a path, got {path!r}.")
+    if not os.fspath(path):  # which would be the current folder
+        raise InputError(f"{what} must not be empty; '.' is the current folder.")
     try:
         os.fsencode(path)
         return Path(path).expanduser()

@@ -13,7 +13,15 @@ from pyturingvi.interrupts import DeferredInterrupt
 from pyturingvi.memory import available_memory
 from pyturingvi.sweeps.folder import Call, SweepFolder, read_timing, store_model
 from pyturingvi.sweeps.grid import Cell, read_grid
-from pyturingvi.sweeps.pools import GivenExecutor, LocalWorkers, cancel, default_workers, result_of, wait_for_some
+from pyturingvi.sweeps.pools import (
+    GivenExecutor,
+    LocalWorkers,
+    cancel,
+    check_workers,
+    default_workers,
+    result_of,
+    wait_for_some,
+)
 from pyturingvi.sweeps.progress import SweepProgress
 from pyturingvi.sweeps.result import SweepResult, collect
 from pyturingvi.sweeps.worker import Report, Task, write_failure
@@ -44,12 +52,12 @@ def sweep(
     Parameters
     ----------
     grid : mapping, or list of mappings
-        Setting -> value, or a list (tuple, range, 1-D array) of values; the cells are all combinations. A list of
-        mappings is the union of theirs. `model` is a problem's name (with `data_dir`, `simulated` and `data_seed` as
-        in `tv.load_problem`) or a model; the rest are arguments of `tv.fit`, with its defaults: `family`,
-        `optimizer`, `n_iterations`, `n_samples`, `elbo_every`, `elbo_samples`, `init_location`, `init_scale`, `seed`,
-        `engine`, `device`, `dtype`, `averaging`. `stepsize` replaces that of `optimizer`, which may then be a name:
-        "adam", "sgd", "proximal-sgd", "projected-sgd".
+        Setting -> value, or a list (tuple, range, 1-D array) of values; the cells are all combinations, at most
+        1,000,000. A list of mappings is the union of theirs. `model` is a problem's name (with `data_dir`, `simulated`
+        and `data_seed` as in `tv.load_problem`) or a model; the rest are arguments of `tv.fit`, with its defaults:
+        `family`, `optimizer`, `n_iterations`, `n_samples`, `elbo_every`, `elbo_samples`, `init_location`, `init_scale`,
+        `seed`, `engine`, `device`, `dtype`, `averaging`. `stepsize` replaces that of `optimizer`, which may then be a
+        name: "adam", "sgd", "proximal-sgd", "projected-sgd".
     executor : optional
         Anything with the `submit` of `concurrent.futures`: Dask's `client.get_executor()`, a submitit executor, an
         MPI pool. It gets all cells at once, and its workers must see `out` under the same path; with engine="julia"
@@ -58,7 +66,8 @@ def sweep(
     out : path
         Folder of the sweep; made if it is not there.
     n_workers : int, optional
-        Local processes; by default one for each `n_threads` physical cores. Each starts its engine once.
+        Local processes; by default one for each `n_threads` physical cores, at most 64 or four times the logical
+        cores. Each starts its engine once.
     n_threads : int
         Threads of each fit; the numbers do not depend on it.
     keep : {"trace", "fit"}
@@ -90,15 +99,17 @@ def sweep(
     >>> grid = {"model": "rpoisson-small", "family": ["mean-field", "structured"], "stepsize": [1e-3, 1e-2]}
     >>> table = tv.sweep({**grid, "seed": range(5)}, out="runs").frame()  # doctest: +SKIP
     """
-    if keep not in ("trace", "fit"):
+    if not isinstance(keep, str) or keep not in ("trace", "fit"):
         raise unknown_name("keep", keep, ["trace", "fit"])
     n_threads = whole_number("n_threads", n_threads, 1)
-    n_workers = None if n_workers is None else whole_number("n_workers", n_workers, 1)
+    n_workers = None if n_workers is None else check_workers(n_workers)
     given = None if executor is None else GivenExecutor(executor)
     cells = read_grid(grid, resolve_engine=given is None)
     folder = SweepFolder.create(out)
     wanted = {cell.name: cell.settings for cell in cells}
     to_do = [cell for cell in cells if not folder.is_done(cell.name, cell.settings, keep)]
+    for cell in to_do:
+        folder.refuse_what_is_in_the_way(cell.name)
     if given is not None and given.in_threads and any(cell.settings["engine"] == "julia" for cell in to_do):
         raise EngineError(
             "executor: it runs the cells in threads, and Julia runs in the main thread of a process only. Use "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import json
 import os
 import pickle
@@ -22,11 +23,11 @@ from sweep_targets import LAYOUT, files, normal
 
 import pyturingvi as tv
 from pyturingvi.archive import read_archive
-from pyturingvi.errors import EngineError, InputError, OutputError
+from pyturingvi.errors import DataError, EngineError, InputError, OutputError
 from pyturingvi.sweeps import folder as folder_module
-from pyturingvi.sweeps.folder import CellLock, SweepFolder, read_cell
-from pyturingvi.sweeps.grid import read_grid
-from pyturingvi.sweeps.pools import LocalWorkers
+from pyturingvi.sweeps.folder import CellLock, SweepFolder
+from pyturingvi.sweeps.grid import SETTINGS, read_grid
+from pyturingvi.sweeps.pools import LocalWorkers, check_workers
 from pyturingvi.sweeps.progress import SweepProgress, duration
 from pyturingvi.sweeps.worker import Task, run_cell
 
@@ -140,6 +141,16 @@ def test_what_a_cell_leaves_open_is_the_default_of_fit(isotropic: Any, executor:
         ({"model": "MODEL", "init_location": np.nan}, "init_location must be"),
         ({"model": "MODEL", "simulated": True}, "simulated goes with a problem's name"),
         ({"model": "rpoisson-small", "simulated": "yes"}, "simulated must be True or False"),
+        ("grid", "grid must be a mapping"),
+        (range(10**12), "grid must be a mapping"),
+        (itertools.repeat({"model": "rpoisson-small"}), "grid must be a mapping"),
+        (np.array(3), "grid must be a mapping"),
+        ({"model": "MODEL", "seed": range(1_000_001)}, "grid has 1,000,001 cells, and a sweep takes at most 1,000,000"),
+        ({"model": "MODEL", "seed": range(10**30)}, r"grid has more than 10\*\*18 cells"),
+        ({"model": "MODEL", "seed": range(10**4), "n_samples": range(1, 10**4)}, "grid has 99,990,000 cells"),
+        (2 * [{"model": "rpoisson-small", "seed": range(600_000)}], "grid has 1,200,000 cells"),
+        ({"model": "MODEL", "seed": itertools.count()}, r"grid: seed is count\(0\), which does not tell how many"),
+        ({"model": "MODEL", "seed": (i for i in range(3))}, "grid: seed is <generator .* give a list"),
     ],
 )
 def test_a_bad_grid_is_refused_before_anything_is_written(
@@ -152,14 +163,37 @@ def test_a_bad_grid_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "init_location"])
+@pytest.mark.parametrize("value", [np.array(["a", "b"]), np.array([1e-3, 1e-2]), np.array([]), [1, 2], {"a": 1}, 1j])
+def test_a_value_of_a_wrong_kind_is_refused_by_its_name(isotropic: Any, name: str, value: Any) -> None:
+    """An array in a list is one value, not the values along the axis."""
+    for resolve_engine in (True, False):
+        with pytest.raises(InputError, match=name):
+            read_grid({"model": isotropic, **SMALL, name: [value]}, resolve_engine)
+
+
+def test_a_data_seed_and_a_folder_of_data_may_be_of_numpy_and_a_string(isotropic: Any, tmp_path: Path) -> None:
+    given = {"model": isotropic, "data_seed": np.int64(0), "simulated": np.bool_(False), "data_dir": None, **SMALL}
+    assert read_grid(given)[0].settings == read_grid({"model": isotropic, **SMALL})[0].settings
+    simulated = {"model": "volatility-small", "simulated": True, **SMALL}
+    seeds = [1, np.int64(1), 1.0]
+    assert len(read_grid({**simulated, "data_seed": seeds})) == 1
+    with pytest.raises(DataError, match="is not a folder"):
+        read_grid({"model": "rpoisson-small", "data_dir": str(tmp_path / "none"), **SMALL})
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"keep": "all"}, "Unknown keep 'all'"),
-        ({"n_workers": 0}, "n_workers"),
+        ({"keep": np.array(["trace", "fit"])}, "Unknown keep array"),
+        ({"n_workers": 0}, "n_workers must be a whole number of at least 1"),
+        ({"n_workers": 10**9}, r"n_workers must be at most \d+ on this machine of \d+ logical cores, got 1000000000"),
         ({"n_threads": 0}, "n_threads"),
         ({"executor": object()}, "executor must have a submit method"),
+        ({"executor": ThreadPoolExecutor}, "executor must be an instance, got the class ThreadPoolExecutor"),
         ({"out": 3}, "out must be a path"),
+        ({"out": ""}, "out must not be empty"),
     ],
 )
 def test_bad_arguments_are_refused(isotropic: Any, tmp_path: Path, options: dict[str, Any], words: str) -> None:
@@ -168,11 +202,14 @@ def test_bad_arguments_are_refused(isotropic: Any, tmp_path: Path, options: dict
     assert not (tmp_path / "out").exists()
 
 
-def test_an_out_that_cannot_be_a_folder_is_refused(isotropic: Any, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for out in (tmp_path / "file", tmp_path / "file" / "deeper", Path("/proc/none")):
-        with pytest.raises(OutputError, match="out: cannot make the folder"):
-            run({"model": isotropic, **SMALL}, None, out)
+@pytest.mark.parametrize(("n_cores", "most"), [(2, 64), (48, 192), (None, 64)])
+def test_more_workers_than_a_machine_bears_are_refused(
+    monkeypatch: pytest.MonkeyPatch, n_cores: int | None, most: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: n_cores)
+    assert check_workers(float(most)) == most
+    with pytest.raises(InputError, match=f"--workers must be at most {most} "):
+        check_workers(most + 1, "--workers")
 
 
 def test_a_note_says_which_cell_is_wrong(isotropic: Any, tmp_path: Path) -> None:
@@ -286,27 +323,6 @@ def test_to_keep_the_fits_later_runs_the_cells_again_to_the_same_bytes(
     again = run(grid, executor, tmp_path, keep="fit")
     assert again.fit(again.cells[0]).n_updates == 60
     assert before.items() <= files(tmp_path).items()
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b'{"kind": "x"}', b"[]", b"\xff\x00"])
-def test_a_damaged_cell_is_left_out_with_a_warning_and_run_again(
-    isotropic: Any, executor: Any, tmp_path: Path, content: bytes
-) -> None:
-    grid = {"model": isotropic, "seed": range(2), **SMALL}
-    whole = run(grid, executor, tmp_path)
-    before = files(tmp_path)
-    (tmp_path / "cells" / f"{whole.cells[1]}.json").write_bytes(content)
-    with pytest.warns(RuntimeWarning, match=r"is damaged.*It is left out"):
-        assert len(tv.load_sweep(tmp_path)) == 1
-    run(grid, executor, tmp_path)
-    assert files(tmp_path) == before
-
-
-def test_the_file_of_a_later_version_is_not_misread(isotropic: Any, executor: Any, tmp_path: Path) -> None:
-    path = tmp_path / "cells" / f"{run({'model': isotropic, **SMALL}, executor, tmp_path).cells[0]}.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(OutputError, match="later version"):
-        read_cell(path)
 
 
 def test_load_sweep_reads_what_there_is(isotropic: Any, executor: Any, tmp_path: Path) -> None:
@@ -494,19 +510,6 @@ def test_without_locks_on_the_file_system_the_cells_are_run_all_the_same(
     assert run({"model": isotropic, **SMALL}, executor, tmp_path).status == "completed"
 
 
-def test_what_a_killed_call_has_left_is_cleared_and_a_living_one_is_spared(
-    isotropic: Any, executor: Any, tmp_path: Path
-) -> None:
-    living = folder_module.Call(SweepFolder(tmp_path))
-    dead = tmp_path / "calls" / "0123456789ab"
-    dead.mkdir()
-    (dead / "lock").touch()
-    run({"model": isotropic, **SMALL}, executor, tmp_path)
-    assert living.path.is_dir()
-    assert not dead.exists()
-    living.close()
-
-
 # ---- executors -----------------------------------------------------------------------------------------------
 def test_what_is_sent_is_picklable_and_small(poisson: Any, tmp_path: Path) -> None:
     sent: list[bytes] = []
@@ -556,6 +559,17 @@ def test_jobs_that_are_no_futures_will_do(isotropic: Any, tmp_path: Path) -> Non
             return Job(function, task)
 
     assert run({"model": isotropic, "seed": range(2), **SMALL}, Cluster(), tmp_path).status == "completed"
+
+
+@pytest.mark.parametrize("returned", [None, 3])
+def test_an_executor_whose_submit_returns_no_future_is_named(isotropic: Any, tmp_path: Path, returned: Any) -> None:
+    class Forgets:
+        def submit(self, function: Any, task: Task) -> Any:
+            return returned
+
+    with pytest.raises(EngineError, match=r"executor: its submit\(\) returned .*, and must return a future"):
+        run({"model": isotropic, **SMALL}, Forgets(), tmp_path)
+    assert not list((tmp_path / "calls").iterdir())
 
 
 def test_an_executor_that_takes_no_more_ends_the_call_and_keeps_what_is_done(isotropic: Any, tmp_path: Path) -> None:

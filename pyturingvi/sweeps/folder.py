@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import time
 import uuid
@@ -21,15 +22,19 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pyturingvi.archive import damaged, join_state, read_archive, split_state, write_archive
+from pyturingvi.archive import join_state, read_archive, split_state, write_archive
 from pyturingvi.engines.base import model_digest
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.models import Model, model_class
 from pyturingvi.paths import check_writable, make_folder, write_text_atomically
+from pyturingvi.sweeps.cell_file import FINISHED, LaterVersion, check_fit_file, read_cell
 
-FINISHED = ("completed", "diverged")  # what need not be run again
-_KIND, _MODEL_KIND, _FORMAT = "sweep cell", "model", 1
+_MODEL_KIND = "model"
 _STALE_SECONDS = 3600.0
+_TOKEN = re.compile("[0-9a-f]{12}")  # the name of a call's folder
+_STAGED = r"lock|\.pyturingvi-.*\.part"  # what is in it, and in a cell's scratch folder
+_CALL = re.compile(rf"{_STAGED}|.+-[0-9a-f]{{16}}\.npz")
+_SCRATCH = re.compile(rf"{_STAGED}|checkpoint\.npz|.+_[0-9a-f]{{12}}\.(json|npz)")
 
 
 class SweepFolder:
@@ -73,13 +78,23 @@ class SweepFolder:
         return self.work / name
 
     def is_done(self, name: str, settings: Mapping[str, Any], keep: str) -> bool:
-        """Whether the cell has a whole, fitting file with a result in it, and its fit where that is to be kept."""
+        """Whether the cell has a whole, fitting file with a result in it, and its fit where that is to be kept.
+
+        Raises
+        ------
+        OutputError
+            If a later version wrote it.
+        """
         try:
             found = read_cell(self.cell_file(name))
+            whole = found["status"] in FINISHED and found["settings"] == settings
+            if whole and keep == "fit":
+                check_fit_file(self.fit_file(name), found)
+            return whole
+        except LaterVersion:
+            raise
         except OutputError:
             return False
-        whole = found["status"] in FINISHED and found["settings"] == settings
-        return whole and (keep == "trace" or self.fit_file(name).is_file())
 
     def _has_result(self, name: str) -> bool:
         try:
@@ -101,19 +116,30 @@ class SweepFolder:
                 if attempt == 2:
                     raise
 
+    def refuse_what_is_in_the_way(self, name: str) -> None:
+        """Raise an OutputError where one of a cell's files cannot be put because a folder has its name."""
+        scratch = self.scratch(name)
+        if scratch.exists() and not scratch.is_dir():
+            raise OutputError(f"out: {str(scratch)!r} is a file, where the sweep makes a folder; move it away.")
+        for path in (self.cell_file(name), self.fit_file(name), self.timing_file(name)):
+            _refuse_folder(path)
+
     def clear_scratch(self, name: str) -> None:
         """Remove what is temporary of a cell."""
-        shutil.rmtree(self.scratch(name), ignore_errors=True)
+        _remove(self.scratch(name), _SCRATCH)
 
     def tidy(self) -> None:
-        """Remove empty folders and what calls that were killed have left."""
-        leftover = [path for path in _listed(self.work) if self._has_result(path.name)]
-        for place in [*_listed(self.calls), *leftover]:
+        """Remove empty folders and what calls that were killed have left, but nothing that is not the sweep's own."""
+        dead = [(place, _CALL) for place in _listed(self.calls) if _TOKEN.fullmatch(place.name)]
+        dead += [(place, _SCRATCH) for place in _listed(self.work) if self._has_result(place.name)]
+        for place, own in dead:
+            if not _holds_only(place, own):  # before the lock, whose file would be made there
+                continue
             lock = FileLock(place / "lock")
             with suppress(Timeout, OSError, NotImplementedError):
                 lock.acquire(blocking=False)
                 lock.release()
-                shutil.rmtree(place, ignore_errors=True)
+                _remove(place, own)
         for place in (self.fits, self.models, self.timings, self.work, self.calls):
             with suppress(OSError):
                 place.rmdir()
@@ -124,6 +150,30 @@ def _listed(place: Path) -> list[Path]:
         return sorted(place.iterdir())
     except OSError:
         return []
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise OutputError(f"out: {str(path)!r} is a folder, where the sweep writes a file; move it away.")
+
+
+def _holds_only(place: Path, own: re.Pattern[str]) -> bool:
+    """Whether it is a folder, of regular files of such names alone."""
+    try:
+        with os.scandir(place) as entries:
+            whole = all(own.fullmatch(entry.name) and entry.is_file(follow_symlinks=False) for entry in entries)
+        return whole and not place.is_symlink()
+    except OSError:
+        return False
+
+
+def _remove(place: Path, own: re.Pattern[str]) -> None:
+    """Remove a folder; one that holds anything else than files of such names is left as it is."""
+    if _holds_only(place, own):
+        with suppress(OSError):
+            for path in _listed(place):
+                path.unlink(missing_ok=True)
+            place.rmdir()
 
 
 # ---- locks --------------------------------------------------------------------------------------------------
@@ -204,82 +254,28 @@ class Call:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-# ---- a cell's file ------------------------------------------------------------------------------------------
-def cell_text(
-    settings: Mapping[str, Any],
-    status: str,
-    message: str,
-    n_updates: int | None = None,
-    trace: Mapping[str, list[Any]] | None = None,
-    error: str | None = None,
-) -> str:
-    """The bytes of a cell's file: a line a key, numbers as Python prints them, non-finite ones as words."""
-    rows = trace or {"iteration": [], "elbo": [], "std_error": []}
-    content = {
-        "kind": _KIND,
-        "format": _FORMAT,
-        "settings": dict(settings),
-        "status": status,
-        "message": message,
-        "error": error,
-        "n_updates": n_updates,
-        **{key: [_word(value) for value in values] for key, values in rows.items()},
-    }
-    return json_text(content)
-
-
-def json_text(content: Mapping[str, Any]) -> str:
-    """JSON with a line for each key."""
-    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
-    return f"{{\n{lines}\n}}\n"
-
-
-def _word(value: Any) -> Any:
-    return value if isinstance(value, int) or math.isfinite(value) else str(value)
-
-
-def read_cell(path: Path) -> dict[str, Any]:
-    """What `cell_text` wrote; numbers of the trace as floats.
-
-    Raises
-    ------
-    OutputError
-        If the file is missing, damaged or written by a later version.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["kind"] != _KIND:
-            raise ValueError(f"it holds a {found['kind']!r}")
-        later = found["format"] > _FORMAT
-        for key in ("elbo", "std_error"):
-            found[key] = [float(value) for value in found[key]]
-        if not later and not (
-            isinstance(found["settings"], dict) and len(found["iteration"]) == len(found["elbo"])
-            and {"status", "message", "error", "n_updates"} <= found.keys()
-        ):  # fmt: skip
-            raise ValueError("a key is missing")
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise damaged(path, "sweep", error) from None
-    if later:
-        raise OutputError(f"sweep: {str(path)!r} was written by a later version of pyturingvi; upgrade it.")
-    return dict(found)
-
-
+# ---- a cell's timing ----------------------------------------------------------------------------------------
 def read_timing(path: Path) -> dict[str, Any]:
-    """A cell's timing, or an empty dictionary: nothing depends on it."""
+    """A cell's timing, or an empty dictionary where it is missing or damaged: nothing depends on it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
+        return found if _is_duration(found.get("seconds", 0.0), *found.get("trace_seconds", [])) else {}
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
+
+
+def _is_duration(*values: Any) -> bool:
+    return all(type(value) in (int, float) and 0 <= float(value) < math.inf for value in values)
 
 
 # ---- models -------------------------------------------------------------------------------------------------
 def store_model(folder: SweepFolder, call: Call, model: Model, digest: str) -> Path | None:
-    """Write a model for the workers to read, once; None for one that no file can hold whole."""
+    """Write a model for the workers to read, once, anew over a damaged file; None for one that no file holds whole."""
     target = folder.models / f"{model.name}-{digest}.npz"
-    if target.is_file():
-        return target
+    with suppress(Exception):  # whatever a model raises that is made from damaged data
+        stored = read_model(target)
+        if type(stored) is type(model) and model_digest(stored) == digest:
+            return target
     try:
         plain, arrays = split_state(model.get_state(), "model.")
         again = model_class(model.name).from_state(join_state(json.loads(json.dumps(plain)), arrays, "model."))
@@ -287,6 +283,7 @@ def store_model(folder: SweepFolder, call: Call, model: Model, digest: str) -> P
             return None
     except (InputError, TypeError, ValueError):
         return None
+    _refuse_folder(target)
     staged = call.path / target.name
     target.parent.mkdir(exist_ok=True)
     write_archive(staged, {"kind": _MODEL_KIND, "model": model.name, "model_state": plain}, arrays)

@@ -8,13 +8,13 @@ import json
 import math
 import numbers
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from pyturingvi.arguments import real_array, whole_number
+from pyturingvi.arguments import LARGEST, real_array, whole_number
 from pyturingvi.array_namespace import DTYPES
 from pyturingvi.engines.base import digest, model_digest, select_engine
 from pyturingvi.errors import InputError, unknown_name
@@ -24,8 +24,10 @@ from pyturingvi.memory import fit_bytes
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.rules import RULES, Rule, get_rule
+from pyturingvi.paths import as_path
 from pyturingvi.problems import load_problem
 
+MAX_CELLS = 1_000_000  # each has files of its own
 _COUNTS = ["n_iterations", "n_samples", "elbo_every", "elbo_samples"]
 _OF_FIT = [
     "family",
@@ -90,7 +92,7 @@ def read_grid(grid: Any, resolve_engine: bool = True) -> list[Cell]:
 
     Parameters
     ----------
-    grid : mapping or iterable of mappings
+    grid : mapping, or list of mappings
         See `tv.sweep`.
     resolve_engine : bool
         Find the engine on this machine. False trusts a named engine to be where the workers are.
@@ -114,22 +116,29 @@ def read_grid(grid: Any, resolve_engine: bool = True) -> list[Cell]:
 
 # ---- the product --------------------------------------------------------------------------------------------
 def _product(grid: Any) -> Iterator[dict[str, Any]]:
-    parts = [grid] if isinstance(grid, Mapping) else _as_list(grid)
-    if parts is None or not all(isinstance(part, Mapping) for part in parts):
+    parts = [grid] if isinstance(grid, Mapping) or not _is_list(grid) else grid
+    if not all(isinstance(part, Mapping) for part in parts):
         raise InputError(
             "grid must be a mapping such as {'model': 'rpoisson-small', 'stepsize': [1e-2, 1e-3], 'seed': range(5)}, "
             f"or a list of such mappings, got {grid!r}."
         )
-    if not parts:
+    if not len(parts):
         raise InputError("grid is empty: there is nothing to do.")
     for part in parts:
         for name in part:
             _check_name(name)
         if "model" not in part:
             raise InputError("grid: model is missing; give a problem's name, a model, or a list of them.")
-        axes = {name: _axis(name, value) for name, value in part.items()}
-        for values in itertools.product(*axes.values()):
-            yield dict(zip(axes, values, strict=True))
+    axes = [{name: _axis(name, value) for name, value in part.items()} for part in parts]
+    n_cells = sum(math.prod(map(_length, axis.values())) for axis in axes)
+    if n_cells > MAX_CELLS:  # before any is built
+        words = f"{n_cells:,} cells" if n_cells < 10**18 else "more than 10**18 cells"
+        raise InputError(
+            f"grid has {words}, and a sweep takes at most {MAX_CELLS:,}; give fewer values, or several sweeps."
+        )
+    for axis in axes:
+        for values in itertools.product(*axis.values()):
+            yield dict(zip(axis, values, strict=True))
 
 
 def _check_name(name: Any) -> None:
@@ -139,22 +148,27 @@ def _check_name(name: Any) -> None:
         raise unknown_name("setting of a cell", name, SETTINGS)
 
 
-def _axis(name: str, value: Any) -> list[Any]:
-    values = _as_list(value)
-    if values is None:
+def _axis(name: str, value: Any) -> Any:
+    """The values of a setting, with a length; a range, which may be a long one, is left as it is."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
         return [value]
-    if not values:
+    if not _is_list(value):
+        raise InputError(f"grid: {name} is {value!r}, which does not tell how many values it has; give a list.")
+    if not _length(value):
         raise InputError(f"grid: {name} is an empty list: there is nothing to do.")
-    return values
+    return value
 
 
-def _as_list(value: Any) -> list[Any] | None:
-    """The values along an axis; None for a value that is none itself."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        return None
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        return None
-    return list(value)
+def _is_list(value: Any) -> TypeGuard[Collection[Any]]:
+    """Whether its values can be counted before they are taken; an iterator's cannot, and may have no end."""
+    return isinstance(value, Iterable) and isinstance(value, Sized) and getattr(value, "ndim", 1) > 0
+
+
+def _length(values: Sized) -> int:
+    try:
+        return len(values)
+    except OverflowError:  # a range beyond what 64 bits count
+        return LARGEST
 
 
 # ---- one cell -----------------------------------------------------------------------------------------------
@@ -162,6 +176,8 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
     wanted = {**DEFAULTS, **given}
     if not isinstance(wanted["simulated"], bool | np.bool_):
         raise InputError(f"simulated must be True or False, got {wanted['simulated']!r}.")
+    wanted["data_seed"] = whole_number("data_seed", wanted["data_seed"], 0)
+    wanted["data_dir"] = None if wanted["data_dir"] is None else as_path(wanted["data_dir"], "data_dir")
     model, model_id, n_data = _model(wanted, models)
     by_name = isinstance(wanted["model"], str)
     family, rule, averaging = get_family(wanted["family"]), _rule(wanted), wanted["averaging"]
@@ -170,7 +186,7 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
     counts = {name: whole_number(name, wanted[name], 1) for name in _COUNTS}
     if not isinstance(wanted["dtype"], str) or wanted["dtype"] not in DTYPES:
         raise unknown_name("dtype", wanted["dtype"], DTYPES)
-    if wanted["device"] not in ("cpu", "cuda"):
+    if not isinstance(wanted["device"], str) or wanted["device"] not in ("cpu", "cuda"):
         raise unknown_name("device", wanted["device"], ["cpu", "cuda"])
     location, location_words = _location(wanted["init_location"], model)
     settings = {
@@ -180,7 +196,7 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
         "d": model.dim,
         "n_params": family.n_params(model.layout),
         "simulated": bool(wanted["simulated"]) if by_name else None,
-        "data_seed": whole_number("data_seed", wanted["data_seed"], 0) if by_name else None,
+        "data_seed": wanted["data_seed"] if by_name else None,
         "family": family.config(),
         "optimizer": rule.config(),
         **counts,
@@ -251,7 +267,7 @@ def _rule(wanted: Mapping[str, Any]) -> Rule:
 
 
 def _engine(engine: Any, model: Model, resolve: bool) -> str:
-    if not resolve and engine in ("numpy", "julia"):
+    if not resolve and isinstance(engine, str) and engine in ("numpy", "julia"):
         return str(engine)
     return select_engine(engine, model).name
 

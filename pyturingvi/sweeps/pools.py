@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from pyturingvi.arguments import whole_number
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.sweeps.worker import Report, Task, run_cell, start_local_worker
 
@@ -30,6 +31,22 @@ def default_workers(n_threads: int = 1) -> int:
     from loky import cpu_count
 
     return max(1, int(cpu_count(only_physical_cores=True)) // n_threads)
+
+
+def check_workers(n_workers: Any, name: str = "n_workers") -> int:
+    """A number of processes that this machine can bear, as an int.
+
+    Raises
+    ------
+    InputError
+        If it is no whole number from 1 to 64, or to four times the logical cores where that is more.
+    """
+    checked = whole_number(name, n_workers, 1)
+    n_cores = os.cpu_count() or 1
+    most = max(64, 4 * n_cores)
+    if checked > most:
+        raise InputError(f"{name} must be at most {most} on this machine of {n_cores} logical cores, got {checked}.")
+    return checked
 
 
 class LocalWorkers:
@@ -79,6 +96,11 @@ class GivenExecutor:
     n_parallel: int | None = None
 
     def __init__(self, executor: Any) -> None:
+        if isinstance(executor, type):
+            raise InputError(
+                f"executor must be an instance, got the class {executor.__name__}: "
+                f"make one first, as in `with {executor.__name__}(...) as executor:`."
+            )
         if not callable(getattr(executor, "submit", None)):
             raise InputError(
                 "executor must have a submit method, as those of concurrent.futures, Dask's client.get_executor() and "
@@ -97,15 +119,21 @@ class GivenExecutor:
         Raises
         ------
         EngineError
-            If the executor takes no more work.
+            If the executor takes no more work, or gives nothing to ask for the result.
         """
         try:
-            return self._executor.submit(run_cell, task)
+            future = self._executor.submit(run_cell, task)
         except Exception as error:
             raise EngineError(
                 f"executor: it takes no more cells ({type(error).__name__}: {error}). What is done is kept; "
                 "call tv.sweep again with a new executor to go on."
             ) from error
+        if not (callable(getattr(future, "done", None)) and callable(getattr(future, "result", None))):
+            raise EngineError(
+                f"executor: its submit() returned {future!r}, and must return a future: an object with done() and "
+                "result()."
+            )
+        return future
 
     def settle(self, future: Any) -> None:
         """Nothing to do."""

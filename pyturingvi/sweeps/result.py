@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pyturingvi.errors import InputError, OutputError, unknown_name
 from pyturingvi.paths import as_path
 from pyturingvi.result import Fit, load_fit
-from pyturingvi.sweeps.folder import SweepFolder, read_cell, read_timing
+from pyturingvi.sweeps.cell_file import LaterVersion, check_fit_file, read_cell
+from pyturingvi.sweeps.folder import SweepFolder, read_timing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,15 +37,22 @@ class SweepResult:
     out : Path
         The sweep's folder.
     status : {"completed", "incomplete", "interrupted"}
-        "completed": every cell has a result, diverged ones included. "incomplete": some failed or are missing.
-        "interrupted": Ctrl-C ended the call. Call `tv.sweep` again to go on.
+        "completed": every cell has a result, diverged ones included. "incomplete": some failed, are missing or were
+        left out because their files cannot be read. "interrupted": Ctrl-C ended the call. Call `tv.sweep` again to
+        go on.
     """
 
-    def __init__(self, folder: SweepFolder, cells: Mapping[str, Mapping[str, Any]], interrupted: bool = False) -> None:
+    def __init__(
+        self,
+        folder: SweepFolder,
+        cells: Mapping[str, Mapping[str, Any]],
+        interrupted: bool = False,
+        n_left_out: int = 0,
+    ) -> None:
         self.out: Path = folder.root
         self._folder = folder
         self._cells = dict(cells)
-        whole = all(cell["status"] not in ("failed", "missing") for cell in self._cells.values())
+        whole = not n_left_out and all(cell["status"] not in ("failed", "missing") for cell in self._cells.values())
         self.status = "interrupted" if interrupted and not whole else "completed" if whole else "incomplete"
 
     def __len__(self) -> int:
@@ -118,12 +126,20 @@ class SweepResult:
         ------
         InputError
             If there is no such cell, or its fit was not kept.
+        OutputError
+            If the fit's file is damaged, or holds the fit of another cell.
         """
         if cell not in self._cells:
             raise unknown_name("cell", cell, self._cells)
         path = self._folder.fit_file(cell)
         if not path.is_file():
             raise InputError(f"The fit of {cell} was not kept; call tv.sweep with keep='fit'.")
+        try:
+            check_fit_file(path, self._cells[cell])
+        except LaterVersion:
+            raise
+        except OutputError as error:
+            raise OutputError(f"{error} Call tv.sweep with keep='fit' to run the cell again.") from None
         return load_fit(path)
 
 
@@ -132,6 +148,7 @@ def collect(
 ) -> SweepResult:
     """Read the cells of a folder: those `wanted` (name -> settings), or all there are."""
     cells: dict[str, Mapping[str, Any]] = {}
+    n_left_out = 0
     names: Iterable[str] = sorted(path.stem for path in folder.cells.glob("*.json")) if wanted is None else wanted
     for name in names:
         path = folder.cell_file(name)
@@ -139,10 +156,12 @@ def collect(
             cells[name] = read_cell(path)
         except OutputError as error:
             if path.exists():
-                warnings.warn(f"{error} It is left out; tv.sweep runs it again.", RuntimeWarning, stacklevel=3)
+                n_left_out += 1
+                then = "." if isinstance(error, LaterVersion) else "; tv.sweep runs it again."
+                warnings.warn(f"{error} It is left out{then}", RuntimeWarning, stacklevel=3)
         if name not in cells and wanted is not None:
             cells[name] = {"settings": wanted[name], **_MISSING}
-    return SweepResult(folder, cells, interrupted)
+    return SweepResult(folder, cells, interrupted, n_left_out)
 
 
 def load_sweep(out: str | os.PathLike[str], grid: Any = None) -> SweepResult:

@@ -25,7 +25,8 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.rules import rule_from_config
 from pyturingvi.result import Fit
-from pyturingvi.sweeps.folder import CellLock, SweepFolder, cell_text, json_text, read_model
+from pyturingvi.sweeps.cell_file import cell_text, json_text
+from pyturingvi.sweeps.folder import CellLock, SweepFolder, read_model
 
 _LOOK_SECONDS = 0.25  # between two looks at whether the sweep goes on
 
@@ -128,8 +129,9 @@ def write_failure(folder: SweepFolder, name: str, settings: dict[str, Any], erro
 
 def _fit(task: Task, folder: SweepFolder, stop: Callable[[int, float], bool]) -> Fit:
     settings = task.settings
-    model = _read_model(str(folder.models / task.model)) if isinstance(task.model, str) else task.model
-    if model_digest(model) != settings["model_digest"]:
+    wanted = settings["model_digest"]
+    model = _read_model(str(folder.models / task.model), wanted) if isinstance(task.model, str) else task.model
+    if model_digest(model) != wanted:
         raise DataError(f"{settings['model']}: the worker has another model than the one the sweep was started with.")
     model = copy.copy(model)  # the label is this cell's; the model may be shared
     model.label = settings["model"]
@@ -177,8 +179,11 @@ def _checkpoint(folder: SweepFolder, name: str) -> Path:
 
 
 @functools.lru_cache(maxsize=2)
-def _read_model(path: str) -> Model:
-    return read_model(Path(path))
+def _read_model(path: str, digest: str) -> Model:
+    model = read_model(Path(path))
+    if model_digest(model) != digest:  # raised in here, so that it is not what the cache keeps
+        raise DataError(f"{path!r} holds another model than its name says; call tv.sweep again to write it anew.")
+    return model
 
 
 def _appears(place: Path) -> bool:

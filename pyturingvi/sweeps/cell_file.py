@@ -1,0 +1,145 @@
+"""A cell's file: its settings, how it ended and its ELBO trace, read with every check that its content allows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.archive import damaged, read_archive
+from pyturingvi.errors import OutputError
+from pyturingvi.result import _FORMAT as FIT_FORMAT
+from pyturingvi.result import _KIND as FIT_KIND
+from pyturingvi.sweeps.grid import cell_name
+
+FINISHED = ("completed", "diverged")  # what need not be run again
+_KIND, _FORMAT = "sweep cell", 1
+# what reading and checking raise on content that is not what it was
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
+class LaterVersion(OutputError):
+    """A file that this version cannot read and must not replace."""
+
+
+def later_version(path: Path) -> LaterVersion:
+    """The error for such a file."""
+    return LaterVersion(
+        f"sweep: {str(path)!r} was written by a later version of pyturingvi: upgrade pyturingvi, or give another out."
+    )
+
+
+def cell_text(
+    settings: Mapping[str, Any],
+    status: str,
+    message: str,
+    n_updates: int | None = None,
+    trace: Mapping[str, list[Any]] | None = None,
+    error: str | None = None,
+) -> str:
+    """The bytes of a cell's file: a line a key, numbers as Python prints them, non-finite ones as words."""
+    rows = trace or {"iteration": [], "elbo": [], "std_error": []}
+    content = {
+        "kind": _KIND,
+        "format": _FORMAT,
+        "settings": dict(settings),
+        "status": status,
+        "message": message,
+        "error": error,
+        "n_updates": n_updates,
+        **{key: [_word(value) for value in values] for key, values in rows.items()},
+    }
+    return json_text(content)
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """JSON with a line for each key."""
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
+    return f"{{\n{lines}\n}}\n"
+
+
+def _word(value: Any) -> Any:
+    return value if isinstance(value, int) or math.isfinite(value) else str(value)
+
+
+def read_cell(path: Path) -> dict[str, Any]:
+    """What `cell_text` wrote; numbers of the trace as floats.
+
+    Raises
+    ------
+    OutputError
+        If the file is missing, damaged or (`LaterVersion`) written by a later version.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["kind"] != _KIND or type(found["format"]) is not int:
+            raise ValueError(f"it holds a {found['kind']!r}")
+        later = found["format"] > _FORMAT
+        if not later:
+            for key in ("elbo", "std_error"):
+                found[key] = [float(value) for value in found[key]]
+            _check(found, path.stem)
+    except _DAMAGE as error:
+        raise damaged(path, "sweep", error) from None
+    if later:
+        raise later_version(path)
+    return dict(found)
+
+
+def _check(found: Mapping[str, Any], name: str) -> None:
+    """Raise one of `_DAMAGE` unless the parts of a cell's file belong together."""
+    settings, status, n = found["settings"], found["status"], found["n_updates"]
+    if cell_name(settings) != name:
+        raise ValueError("its settings are not those of its name")
+    if not isinstance(found["message"], str) or not isinstance(found["error"], str | None):
+        raise ValueError("its message is no text")
+    rows = found["iteration"]
+    if not len(rows) == len(found["elbo"]) == len(found["std_error"]):
+        raise ValueError("the columns of its trace differ in length")
+    if status == "failed":
+        if rows or n is not None:
+            raise ValueError("it failed, and has a trace")
+        return
+    total, every = settings["n_iterations"], settings["elbo_every"]
+    if status not in FINISHED:
+        raise ValueError(f"its status is {status!r}")
+    if type(n) is not int or not 0 <= n <= total or (status == "completed" and n < total):
+        raise ValueError(f"it is {status} after {n!r} of {total} updates")
+    # an estimate every so many updates and one after the last, at the start where there was none
+    if rows[:-1] != list(range(every, n, every)) or rows[-1:] != [n]:
+        raise ValueError("its trace is not whole")
+    if status == "completed" and not math.isfinite(found["elbo"][-1]):
+        raise ValueError(f"it is completed with an ELBO of {found['elbo'][-1]}")
+
+
+def check_fit_file(path: Path, cell: Mapping[str, Any]) -> None:
+    """Make sure that a file holds the whole fit of a cell; it is read to its end, since archives carry checksums.
+
+    Raises
+    ------
+    OutputError
+        If it is missing, damaged, of another cell or (`LaterVersion`) written by a later version.
+    """
+    header, arrays = read_archive(path, FIT_KIND, "sweep", ["format", "spec"], ["params", "elbo"])
+    try:
+        if header["format"] > FIT_FORMAT:
+            raise later_version(path)
+        settings, spec = cell["settings"], header["spec"]
+        init = {"location": settings["init_location"], "scale": settings["init_scale"]}
+        wanted = {"init": init, **{key: settings[key] for key in spec.keys() & settings.keys()}}
+        if {key: spec[key] for key in wanted} != wanted:
+            raise ValueError("it is the fit of another cell")
+        trace = np.column_stack([cell[key] for key in ("iteration", "elbo", "std_error")])
+        ending = (cell["status"], cell["n_updates"], (settings["n_params"],))
+        if (header["status"], header["n_updates"], arrays["params"].shape) != ending or not np.array_equal(
+            arrays["elbo"][:, :3], trace, equal_nan=True
+        ):
+            raise ValueError("it is not the fit that the cell's own file tells of")
+    except LaterVersion:
+        raise
+    except _DAMAGE as error:
+        raise damaged(path, "sweep", error) from None
