@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from scipy.sparse import csc_array
 
-_FORMAT = 1
-_KIND = "fit"
+FIT_FORMAT = 1
+FIT_KIND = "fit"
 
 
 class Fit:
@@ -202,8 +202,8 @@ class Fit:
         target = check_writable(path, "save")
         plain, arrays = split_state(self.model.get_state(), "model.")
         header = {
-            "kind": _KIND,
-            "format": _FORMAT,
+            "kind": FIT_KIND,
+            "format": FIT_FORMAT,
             "model": self.model.name,
             "label": self.model.label,
             "model_state": plain,
@@ -233,8 +233,8 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
     from pyturingvi.models import model_class
 
     where = as_path(path, "load_fit")
-    header, arrays = read_archive(where, _KIND, "load_fit", ["format"])
-    if header["format"] > _FORMAT:
+    header, arrays = read_archive(where, FIT_KIND, "load_fit", ["format"])
+    if header["format"] > FIT_FORMAT:
         raise OutputError(f"load_fit: {str(path)!r} was written by a later version of pyturingvi; upgrade it.")
     try:
         state = join_state(header["model_state"], arrays, "model.")

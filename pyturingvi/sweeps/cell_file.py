@@ -12,8 +12,7 @@ import numpy as np
 
 from pyturingvi.archive import damaged, read_archive
 from pyturingvi.errors import OutputError
-from pyturingvi.result import _FORMAT as FIT_FORMAT
-from pyturingvi.result import _KIND as FIT_KIND
+from pyturingvi.result import FIT_FORMAT, FIT_KIND
 from pyturingvi.sweeps.grid import cell_name
 
 FINISHED = ("completed", "diverged")  # what need not be run again
