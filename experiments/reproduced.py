@@ -29,8 +29,9 @@ def errors_in_one_line() -> Iterator[None]:
 def run_figure(name: str, description: str | None) -> None:
     """The command line of a figure: fit what is missing unless told not to, then draw and judge from its CSV."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--from-csv", action="store_true", help="draw and judge again from the committed CSV")
-    parser.add_argument("--from-cells", type=Path, metavar="DIR", help="take what a sweep's folder has; fit nothing")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--from-csv", action="store_true", help="draw and judge again from the committed CSV")
+    source.add_argument("--from-cells", type=Path, metavar="DIR", help="take what a sweep's folder has; fit nothing")
     arguments = parser.parse_args()
     module = import_module(f"pyturingvi.reproduce.{name}")
     job = Job(name, PRESET, HERE / "results", cells=arguments.from_cells or HERE / "cells")

@@ -227,13 +227,12 @@ def test_files_are_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     fits = SimpleNamespace(status="complete", counts={"failed": 0})
+    table = pd.DataFrame({"status": ["completed"]})
     writes = {
         "table1_quick_counts.csv": lambda: table1.compute(Job("table1", "quick", tmp_path)),
         "stepsize_laptop_claims.csv": lambda: reproduce("stepsize", "laptop", tmp_path, from_csv=True),
         "synthetic_paper_points.csv": lambda: reproduce("synthetic", "paper", tmp_path, from_csv=True),
-        "trace_quick_elbo.csv": lambda: realistic.write(
-            Job("trace", "quick", tmp_path), fits, pd.DataFrame({"a": [1]})
-        ),
+        "trace_quick_elbo.csv": lambda: realistic.write(Job("trace", "quick", tmp_path), fits, table),
     }
     for name in ("stepsize_laptop_elbo.csv", "synthetic_paper_runs.csv"):
         shutil.copy(RESULTS / name, tmp_path)

@@ -25,13 +25,15 @@ from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.table1 import printed_table
 from pyturingvi.reproduce.tables import write_table
 from pyturingvi.sweeping import sweep
-from pyturingvi.sweeps.folder import SweepFolder, read_timing
+from pyturingvi.sweeps.folder import FINISHED, SweepFolder, read_timing
 from pyturingvi.sweeps.grid import Cell, read_grid
 from pyturingvi.sweeps.pools import default_workers
 from pyturingvi.sweeps.progress import duration
 from pyturingvi.sweeps.result import SweepResult, load_sweep
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
 STEPSIZES = tuple(10.0 ** (-4 + 0.25 * i) for i in range(6))
@@ -53,6 +55,7 @@ PUBLISHED_TRACES = {
     "irt": (STEPSIZES[0], STEPSIZES[2], STEPSIZES[4]),
 }
 TRACE_SEEDS = 4  # replications of a trace; figure 4 has 8
+CURVE = ["problem", "family", "stepsize", "engine", "dtype", "n_iterations"]  # what the replications of one share
 _MOST_ITERATIONS = 100  # of a trace in the CSV
 
 Grid = list[dict[str, Any]]
@@ -212,9 +215,9 @@ def trace_table(result: SweepResult) -> pd.DataFrame:
     import pandas as pd
 
     frame = result.frame().rename(columns={"model": "problem"})
-    frame = frame[frame.status.isin(["completed", "diverged"])]
+    frame = frame[frame.status.isin(FINISHED)]
     traces = {cell: part.set_index("iteration").elbo for cell, part in result.traces().groupby("cell")}
-    keys = ["problem", "family", "stepsize", "engine", "dtype", "n_iterations", "elbo_every"]
+    keys = [*CURVE, "elbo_every"]
     rows = []
     for key, group in frame.groupby(keys, sort=False):
         words: dict[str, Any] = dict(zip(keys, key, strict=True))
@@ -245,14 +248,58 @@ def _value_at(trace: pd.Series | None, iteration: int) -> float:
 
 
 def write(job: Job, result: SweepResult, table: pd.DataFrame) -> None:
-    """Write the figure's table; then pass on a Ctrl-C, or tell how many fits failed."""
-    write_table(job.file("elbo"), table, float_format="%.8g")
-    if result.status == "interrupted":
-        _tell(job, f"{result.counts['missing']} fits are left; the same call goes on from here")
+    """Write the figure's table; then pass on a Ctrl-C, or tell how many fits failed.
+
+    Raises
+    ------
+    OutputError
+        If no fit is finished, or the file that is there has more finished fits than the table: it is left as it is.
+    """
+    path, counts, interrupted = job.file("elbo"), result.counts, result.status == "interrupted"
+    found, before = n_finished(table), n_finished_in(path)
+    if found and found >= before:
+        write_table(path, table, float_format="%.8g")
+    elif counts["failed"] == len(result):
+        raise OutputError(f"All {counts['failed']} fits failed; {result.out} says why, in cells/*.json.")
+    elif not interrupted and not found:
+        raise OutputError(
+            f"{path}: not written, for {result.out} has none of the {len(result)} fits of this figure and preset. "
+            "Give the sweep's right folder (--cells or --from-cells)."
+        )
+    elif not interrupted:
+        raise OutputError(
+            f"{path}: not replaced, for it has {before} finished fits, and {result.out} has {found}. Give the sweep's "
+            "right folder (--cells or --from-cells), or move the file away."
+        )
+    else:
+        _tell(job, f"{path} is left as it was, with {before} finished fits; {found} are in {result.out}")
+    if interrupted:
+        _tell(job, f"{counts['missing']} fits are left; the same call goes on from here")
         raise KeyboardInterrupt
-    failed = result.counts["failed"]
-    if failed and failed == len(result):
-        raise OutputError(f"All {failed} fits failed; {result.out} says why, in cells/*.json.")
+    if counts["failed"]:
+        print(
+            f"pyturingvi: {counts['failed']} of {len(result)} fits failed; {result.out} says why, in cells/*.json. "
+            "The same call tries them again.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def n_finished(table: pd.DataFrame) -> int:
+    """Finished fits in a table of fits, or in one of traces."""
+    if "status" in table:
+        return int(table.status.isin(FINISHED).sum())
+    return int(table.groupby(CURVE).n.max().sum())
+
+
+def n_finished_in(path: Path) -> int:
+    """The same of a file; 0 where there is none, or another one."""
+    import pandas as pd
+
+    try:
+        return n_finished(pd.read_csv(path))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return 0
 
 
 def in_order(problems: Iterable[str]) -> list[str]:
