@@ -13,7 +13,15 @@ from pyturingvi.interrupts import DeferredInterrupt
 from pyturingvi.memory import available_memory
 from pyturingvi.sweeps.folder import Call, SweepFolder, read_timing, store_model
 from pyturingvi.sweeps.grid import Cell, read_grid
-from pyturingvi.sweeps.pools import GivenExecutor, LocalWorkers, cancel, default_workers, result_of, wait_for_some
+from pyturingvi.sweeps.pools import (
+    GivenExecutor,
+    LocalWorkers,
+    cancel,
+    check_workers,
+    default_workers,
+    result_of,
+    wait_for_some,
+)
 from pyturingvi.sweeps.progress import SweepProgress
 from pyturingvi.sweeps.result import SweepResult, collect
 from pyturingvi.sweeps.worker import Report, Task, write_failure
@@ -58,7 +66,8 @@ def sweep(
     out : path
         Folder of the sweep; made if it is not there.
     n_workers : int, optional
-        Local processes; by default one for each `n_threads` physical cores. Each starts its engine once.
+        Local processes; by default one for each `n_threads` physical cores, at most 64 or four times the logical
+        cores. Each starts its engine once.
     n_threads : int
         Threads of each fit; the numbers do not depend on it.
     keep : {"trace", "fit"}
@@ -93,7 +102,7 @@ def sweep(
     if keep not in ("trace", "fit"):
         raise unknown_name("keep", keep, ["trace", "fit"])
     n_threads = whole_number("n_threads", n_threads, 1)
-    n_workers = None if n_workers is None else whole_number("n_workers", n_workers, 1)
+    n_workers = None if n_workers is None else check_workers(n_workers)
     given = None if executor is None else GivenExecutor(executor)
     cells = read_grid(grid, resolve_engine=given is None)
     folder = SweepFolder.create(out)

@@ -26,7 +26,7 @@ from pyturingvi.errors import EngineError, InputError, OutputError
 from pyturingvi.sweeps import folder as folder_module
 from pyturingvi.sweeps.folder import CellLock, SweepFolder, read_cell
 from pyturingvi.sweeps.grid import read_grid
-from pyturingvi.sweeps.pools import LocalWorkers
+from pyturingvi.sweeps.pools import LocalWorkers, check_workers
 from pyturingvi.sweeps.progress import SweepProgress, duration
 from pyturingvi.sweeps.worker import Task, run_cell
 
@@ -156,7 +156,8 @@ def test_a_bad_grid_is_refused_before_anything_is_written(
     ("options", "words"),
     [
         ({"keep": "all"}, "Unknown keep 'all'"),
-        ({"n_workers": 0}, "n_workers"),
+        ({"n_workers": 0}, "n_workers must be a whole number of at least 1"),
+        ({"n_workers": 10**9}, r"n_workers must be at most \d+ on this machine of \d+ logical cores, got 1000000000"),
         ({"n_threads": 0}, "n_threads"),
         ({"executor": object()}, "executor must have a submit method"),
         ({"out": 3}, "out must be a path"),
@@ -166,6 +167,16 @@ def test_bad_arguments_are_refused(isotropic: Any, tmp_path: Path, options: dict
     with pytest.raises(InputError, match=words):
         tv.sweep({"model": isotropic, **SMALL}, **{"out": tmp_path / "out", **options})
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("n_cores", "most"), [(2, 64), (48, 192), (None, 64)])
+def test_more_workers_than_a_machine_bears_are_refused(
+    monkeypatch: pytest.MonkeyPatch, n_cores: int | None, most: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: n_cores)
+    assert check_workers(float(most)) == most
+    with pytest.raises(InputError, match=f"--workers must be at most {most} "):
+        check_workers(most + 1, "--workers")
 
 
 def test_an_out_that_cannot_be_a_folder_is_refused(isotropic: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from pyturingvi.arguments import whole_number
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.sweeps.worker import Report, Task, run_cell, start_local_worker
 
@@ -30,6 +31,22 @@ def default_workers(n_threads: int = 1) -> int:
     from loky import cpu_count
 
     return max(1, int(cpu_count(only_physical_cores=True)) // n_threads)
+
+
+def check_workers(n_workers: Any, name: str = "n_workers") -> int:
+    """A number of processes that this machine can bear, as an int.
+
+    Raises
+    ------
+    InputError
+        If it is no whole number from 1 to 64, or to four times the logical cores where that is more.
+    """
+    checked = whole_number(name, n_workers, 1)
+    n_cores = os.cpu_count() or 1
+    most = max(64, 4 * n_cores)
+    if checked > most:
+        raise InputError(f"{name} must be at most {most} on this machine of {n_cores} logical cores, got {checked}.")
+    return checked
 
 
 class LocalWorkers:
