@@ -1,5 +1,6 @@
 """The figures' CSV files: damaged ones are told in one line, and an interruption leaves whole ones."""
 
+import errno
 import os
 import shlex
 import shutil
@@ -15,7 +16,7 @@ import psutil
 import pytest
 from test_cli import run
 
-from pyturingvi.errors import DataError, InputError
+from pyturingvi.errors import DataError, InputError, OutputError
 from pyturingvi.reproduce import realistic, table1, theory
 from pyturingvi.reproduce.figure import Job, reproduce
 from pyturingvi.reproduce.synthetic import plan, runs
@@ -244,6 +245,48 @@ def test_files_are_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
             write()
         assert (tmp_path / name).read_text() == "old\n", name
     assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("figure", ["synthetic", "theory", "stepsize", "trace"])
+def test_pictures_are_replaced_whole_or_not_at_all_and_let_go_of(figure, tmp_path, monkeypatch):
+    plt = pytest.importorskip("matplotlib.pyplot")
+
+    def interrupted(self, target, **settings):
+        if isinstance(target, str | os.PathLike):
+            Path(target).write_bytes(b"half")
+        else:
+            target.write(b"half")
+        raise KeyboardInterrupt
+
+    preset, parts, *_ = FILES[figure]
+    for part in parts:
+        shutil.copy(RESULTS / f"{figure}_{preset}_{part}.csv", tmp_path)
+    pictures = [tmp_path / path.name for path in RESULTS.glob(f"{figure}_*.png")]
+    open_before = plt.get_fignums()
+    reproduce(figure, preset, tmp_path, from_csv=True)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+    assert plt.get_fignums() == open_before
+    for path in pictures:
+        path.write_bytes(b"old")
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(figure, preset, tmp_path, from_csv=True)
+    assert pictures
+    assert {path.read_bytes() for path in pictures} == {b"old"}
+    assert plt.get_fignums() == open_before
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    def full(*paths):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shutil.copy(RESULTS / "trace_laptop_elbo.csv", tmp_path)
+    monkeypatch.setattr("pyturingvi.paths.os.fsync", full)
+    with pytest.raises(OutputError, match=r"table1_quick_counts\.csv: cannot be written: No space left on device"):
+        reproduce("table1", out=tmp_path)
+    with pytest.raises(OutputError, match=r"trace_laptop_elbo\.png: cannot be written: No space left on device"):
+        reproduce("trace", "laptop", tmp_path, from_csv=True)
 
 
 def test_a_damaged_part_of_the_theory_is_computed_again(tmp_path, monkeypatch):

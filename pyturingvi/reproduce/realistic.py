@@ -23,7 +23,7 @@ from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.table1 import printed_table
-from pyturingvi.reproduce.tables import write_table
+from pyturingvi.reproduce.writing import write_table
 from pyturingvi.sweeping import sweep
 from pyturingvi.sweeps.folder import FINISHED, SweepFolder, read_timing
 from pyturingvi.sweeps.grid import Cell, read_grid

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyturingvi.reproduce import realistic
-from pyturingvi.reproduce.bands import band, below_axis, draw_band, panels, save
+from pyturingvi.reproduce.bands import band, below_axis, draw_band, panels
 from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, comparisons, judge, sensitivity, values_at
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
-from pyturingvi.reproduce.tables import Table, write_table
+from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.writing import write_picture, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +119,7 @@ def _draw(elbo: pd.DataFrame, compared: dict[tuple[str, int], Curves], job: Job)
             below_axis(ax, best)
         ax.set_title(f"{problem}, T = {iteration:,}", fontsize=10)
     figure.suptitle("ELBO after T updates: median and 80 % band over replications", fontsize=11)
-    save(figure, job.file("elbo", ".png"))
+    write_picture(figure, job.file("elbo", ".png"))
 
 
 FIGURE = Figure(

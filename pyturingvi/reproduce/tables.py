@@ -1,4 +1,4 @@
-"""The CSV files of the figures: written whole, and checked when read, so that a damaged one is told in one line."""
+"""The CSV files of the figures, checked when read, so that a damaged one is told in one line."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pyturingvi.errors import DataError
-from pyturingvi.paths import write_text_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,11 +53,6 @@ class Table:
     flags: Sequence[str] = ()
     words: Mapping[str, Sequence[str]] = field(default_factory=dict)
     empty: Sequence[str] = ()
-
-
-def write_table(path: Path, frame: pd.DataFrame, **options: Any) -> None:
-    """Write a CSV file whole, so that an interruption leaves the old one or the new one."""
-    write_text_atomically(path, frame.to_csv(index=False, **options))
 
 
 def read_table(path: Path, table: Table, advice: str = "", *, rows_needed: bool = True) -> pd.DataFrame:

@@ -32,8 +32,8 @@ from pyturingvi.plots import pyplot
 from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.figure import Figure, Job
 from pyturingvi.reproduce.synthetic import PUBLISHED_SAMPLES, published_scaling, stepsizes, updates_to_accuracy
-from pyturingvi.reproduce.tables import write_table
 from pyturingvi.reproduce.theory_report import TABLES, report
+from pyturingvi.reproduce.writing import write_table
 from pyturingvi.sweeps.pools import default_workers, local_pool
 from pyturingvi.theory import QuadraticTarget
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyturingvi.reproduce import realistic
-from pyturingvi.reproduce.bands import BAND, draw_band, panels, save
+from pyturingvi.reproduce.bands import BAND, draw_band, panels
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
 from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.writing import write_picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +92,7 @@ def _draw(trace: pd.DataFrame, job: Job) -> None:
             ax.set_xlabel("iteration")
         line[0].set_ylabel("ELBO (nats)")
     figure.suptitle("ELBO: median and 80 % band over replications; the end of the climb", fontsize=11)
-    save(figure, job.file("elbo", ".png"))
+    write_picture(figure, job.file("elbo", ".png"))
 
 
 def _panel(ax: Axes, here: pd.DataFrame) -> None:

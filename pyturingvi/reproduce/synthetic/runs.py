@@ -23,7 +23,8 @@ from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.synthetic.plan import Key, Run, plan
 from pyturingvi.reproduce.synthetic.problem import MAX_UPDATES, Reached, stepsizes, updates_to_accuracy
-from pyturingvi.reproduce.tables import Table, read_table, write_table
+from pyturingvi.reproduce.tables import Table, read_table
+from pyturingvi.reproduce.writing import write_table
 from pyturingvi.sweeps.pools import default_workers, local_pool
 
 if TYPE_CHECKING:
