@@ -1,4 +1,4 @@
-"""What the scripts of the figures share."""
+"""What the scripts share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ PRESET = "laptop"
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """An error on purpose becomes one line and exit code 2, as on the command line."""
+    """An error on purpose becomes one line and exit code 2, a Ctrl-C one and 130, as on the command line."""
     try:
         yield
     except PyTuringVIError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
 
 
 def run_figure(name: str, description: str | None) -> None:
@@ -35,9 +38,8 @@ def run_figure(name: str, description: str | None) -> None:
     arguments = parser.parse_args()
     module = import_module(f"pyturingvi.reproduce.{name}")
     job = Job(name, PRESET, HERE / "results", cells=arguments.from_cells or HERE / "cells")
-    with errors_in_one_line():
-        if arguments.from_cells is not None:
-            module.collect(job)
-        elif not arguments.from_csv:
-            module.compute(job)
-        print(module.report(job))
+    if arguments.from_cells is not None:
+        module.collect(job)
+    elif not arguments.from_csv:
+        module.compute(job)
+    print(module.report(job))
