@@ -289,19 +289,6 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, monkeypatch):
         reproduce("trace", "laptop", tmp_path, from_csv=True)
 
 
-def test_a_damaged_part_of_the_theory_is_computed_again(tmp_path, monkeypatch):
-    job = Job("theory", "paper", tmp_path, progress=False)
-    for part in theory.PARTS:
-        shutil.copy(RESULTS / job.file(part).name, job.file(part))
-    whole = job.file("dimension").read_bytes()
-    job.file("dimension").write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
-    monkeypatch.setattr(
-        theory, "PARTS", {part: theory.dimension if part == "dimension" else None for part in theory.PARTS}
-    )
-    theory.compute(job)
-    assert job.file("dimension").read_bytes() == whole
-
-
 def row(run, t):
     return runs.row_of(run, Reached(t), "numpy", 1.0)
 

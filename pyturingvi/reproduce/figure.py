@@ -40,12 +40,14 @@ class Job:
         """Path of one of the figure's files."""
         return self.folder / f"{self.figure}_{self.preset}_{part}{ending}"
 
-    def read(self, part: str, table: Table | None = None) -> pd.DataFrame:
-        """One of the figure's CSV files; DataError if it is not there, or is not what `table` says."""
+    def read(
+        self, part: str, table: Table | None = None, check: Callable[[pd.DataFrame], None] | None = None
+    ) -> pd.DataFrame:
+        """One of the figure's CSV files; DataError if it is not there, or is not what `table` and `check` say."""
         path = self.file(part)
         if not path.is_file():
             raise DataError(f"{path}: not found. Compute it: {self.command()}")
-        return read_table(path, table or Table(), self.advice())
+        return read_table(path, table or Table(), self.advice(), check=check)
 
     def command(self) -> str:
         """The command that computes the figure."""

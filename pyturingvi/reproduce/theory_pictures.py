@@ -65,7 +65,8 @@ def draw_complexity(frame: pd.DataFrame, path: Path) -> None:
     )
     for name, colour in COLOURS.items():
         here = frame[frame.family == name]
-        small, large = here[here.updates_at_stepsize.notna()], here[here.published_best_updates.notna()]
+        is_published = here.published_best_updates.notna()
+        small, large = here[~is_published], here[is_published]
         left.plot(here.n, here.promised_updates, color=colour, ls="--", **BOUND_STYLE[name])
         left.plot(
             small.n, small.updates_at_stepsize, "o", color=colour, mfc="none", ms=8 if name == "mean-field" else 5
@@ -97,7 +98,7 @@ def draw_complexity(frame: pd.DataFrame, path: Path) -> None:
     right.axhline(frame.epsilon[0], color="0.3", ls="--", lw=1.2, label="promised")
     right.set(xscale="log", yscale="log", xlabel="n", ylabel="mean squared distance to the optimum")
     right.set_title("after the promised updates", fontsize=10)
-    sizes = sorted(frame[frame.updates_at_stepsize.notna()].n.unique())
+    sizes = sorted(frame[frame.published_best_updates.isna()].n.unique())
     right.set_xticks(sizes, [str(n) for n in sizes])
     right.set_xticks([], minor=True)
     right.legend(fontsize=7)
