@@ -108,7 +108,7 @@ def test_a_trace_takes_the_published_stepsizes_and_four_replications_of_the_same
 
 
 # ---- the sweep in miniature -----------------------------------------------------------------------------------
-def miniature(job):
+def miniature(job, memory=None):
     few = {"n_iterations": 40, "elbo_every": 10, "elbo_samples": 16}
     return [
         realistic._part("volatility-small", ["mean-field", "structured"], STEPS, 2, **few),

@@ -1,6 +1,7 @@
 """The figures' CSV files: damaged ones are told in one line, and an interruption leaves whole ones."""
 
 import errno
+import io
 import os
 import shlex
 import shutil
@@ -197,6 +198,108 @@ def test_a_diverged_fit_may_be_without_an_elbo_and_a_band_at_minus_infinity(tmp_
     trace.loc[first, ["median", "q10", "q90", "diverged"]] = [-np.inf, -np.inf, -np.inf, 4]
     trace.to_csv(tmp_path / "trace_laptop_elbo.csv", index=False)
     assert "diverged in 4 of 4 replications" in reproduce("trace", "laptop", tmp_path, from_csv=True)
+
+
+def with_values(**values):
+    """A change of the first row with a value there already."""
+
+    def change(content):
+        frame = pd.read_csv(io.BytesIO(content))
+        frame = frame.astype({name: object for name in values})
+        for name, value in values.items():
+            frame.loc[0, name] = value
+        return frame.to_csv(index=False).encode()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("figure", "values", "words"),
+    [
+        ("stepsize", {"elbo": None}, "a completed fit without an ELBO or its standard error in line 2"),
+        ("stepsize", {"std_error": "nan"}, "a completed fit without an ELBO or its standard error in line 2"),
+        ("stepsize", {"status": "diverged"}, "a diverged fit with an ELBO at its end in line 2"),
+        ("stepsize", {"status": "missing"}, "an ELBO of a fit that is not there in line 2"),
+        ("stepsize", {"status": "failed"}, "an ELBO of a fit that is not there in line 2"),
+        ("stepsize", {"std_error": -1.0}, "-1.0 as std_error in line 2"),
+        ("stepsize", {"std_error_5000": -1.0}, "-1.0 as std_error_5000 in line 2"),
+        ("stepsize", {"n_updates": None}, "a finished fit without its number of updates in line 2"),
+        ("stepsize", {"n_updates": 50_001}, "more updates than iterations in line 2"),
+        ("stepsize", {"engine": "jax"}, "jax as engine in line 2"),
+        ("trace", {"diverged": 5}, "more diverged replications than there are in line 2"),
+        ("trace", {"q10": -15124.0}, "a 10 % quantile above the median in line 2"),
+        ("trace", {"q90": -15125.0}, "a 90 % quantile below the median in line 2"),
+        ("trace", {"iteration": 50_100}, "an iteration beyond the last in line 2"),
+        ("trace", {"n": 5}, "5 replications of rpoisson-small, mean-field, 0.0001, of which there are 4"),
+        ("trace", {"engine": "jax"}, "jax as engine in line 2"),
+        ("synthetic", {"T": 60_000}, "a run that reached the accuracy after more updates than it may make in line 2"),
+        (
+            "synthetic",
+            {"max_updates": 100},
+            "a run that reached the accuracy after more updates than it may make in line 2",
+        ),
+        ("synthetic", {"ended": "diverged"}, "a run without the accuracy and a T that is not 59,999 in line 2"),
+        ("synthetic", {"ended": "not reached"}, "a run without the accuracy and a T that is not 59,999 in line 2"),
+        ("synthetic", {"seconds": -0.5}, "-0.5 as seconds in line 2"),
+        ("synthetic", {"engine": "jax"}, "jax as engine in line 2"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(figure, values, words, damaged):
+    assert f"has {words}" in damaged(figure, with_values(**values))
+
+
+# ---- the preset's rows --------------------------------------------------------------------------------------
+def cut(folder, figure, preset, keep, name="laptop"):
+    """A committed table under a preset's name, with some of its rows alone."""
+    frame = pd.read_csv(RESULTS / f"{figure}_{name}_elbo.csv")
+    keep(frame).to_csv(folder / f"{figure}_{preset}_elbo.csv", index=False)
+
+
+def test_fits_that_the_table_does_not_name_are_missing_too(tmp_path):
+    cut(tmp_path, "stepsize", "laptop", lambda f: f[f.status == "completed"][:24])
+    # rpoisson and volatility, two sizes, two families, six stepsizes, four seeds; irt 2 x 3 x 2; full-rank 2 x 6 x 2
+    assert 2 * 2 * 2 * 6 * 4 + 2 * 3 * 2 + 2 * 6 * 2 == 228
+    assert "24 of 228 fits are there, 204 missing" in reproduce("stepsize", "laptop", tmp_path, from_csv=True)
+    cut(tmp_path, "trace", "laptop", lambda f: f[f.problem == "rpoisson-small"])
+    said = reproduce("trace", "laptop", tmp_path, from_csv=True).splitlines()[0]
+    # traces have three stepsizes
+    assert said.startswith("24 of 120 fits are there; rpoisson-small: 3 of 9 curves are missing; rpoisson-middle: 6 of")
+    assert "volatility-small: 9 of 9 curves are missing" in said
+
+
+@pytest.mark.parametrize("preset", ["quick", "paper"])
+@pytest.mark.parametrize("figure", ["stepsize", "trace"])
+def test_the_table_of_another_preset_is_refused(figure, preset, tmp_path):
+    cut(tmp_path, figure, preset, lambda f: f.assign(n_iterations=lambda f: f.n_iterations + (preset == "paper")))
+    with pytest.raises(DataError, match=rf"has problem rpoisson-small, .* which the preset '{preset}' does not have"):
+        reproduce(figure, preset, tmp_path, from_csv=True)
+
+
+def test_the_papers_full_rank_fits_may_come_from_a_machine_with_more_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(realistic, "available_memory", lambda: 10**6)
+    row = {"problem": "irt-middle", "simulated": False, "family": "full-rank", "stepsize": 1e-3, "seed": 0}
+    row |= {"engine": "julia", "dtype": "float64", "n_iterations": 50_000, "status": "completed", "n_updates": 50_000}
+    row |= {"elbo": -1.0, "std_error": 0.1, "elbo_5000": -2.0, "std_error_5000": 0.1}
+    pd.DataFrame([row]).to_csv(tmp_path / "stepsize_paper_elbo.csv", index=False)
+    # nine problems, six stepsizes, eight seeds; full-rank on the six that the paper has it on
+    assert f"1 of {(9 * 2 + 6) * 6 * 8} fits are there" in reproduce("stepsize", "paper", tmp_path, from_csv=True)
+    both = [row, {**row, "problem": "irt-middle (simulated)"}]
+    pd.DataFrame(both).to_csv(tmp_path / "stepsize_paper_elbo.csv", index=False)
+    with pytest.raises(DataError, match=r"has problem irt-middle \(simulated\), .* in line 3, which the preset"):
+        reproduce("stepsize", "paper", tmp_path, from_csv=True)
+
+
+def test_a_table_of_fits_none_of_which_is_finished_is_refused(tmp_path):
+    cut(tmp_path, "stepsize", "laptop", lambda f: f[f.status == "missing"])
+    with pytest.raises(DataError, match="has no finished fit yet"):
+        reproduce("stepsize", "laptop", tmp_path, from_csv=True)
+
+
+@pytest.mark.parametrize("n", [1, 50, 87, 89])
+def test_a_trace_cut_off_within_a_curve_is_refused(n, tmp_path):
+    cut(tmp_path, "trace", "laptop", lambda f: f[:n])
+    with pytest.raises(DataError, match=rf"has {(n - 1) % 88 + 1} of the 88 rows of rpoisson-small, mean-field, "):
+        reproduce("trace", "laptop", tmp_path, from_csv=True)
 
 
 def test_the_command_tells_a_damaged_file_in_one_line(tmp_path):

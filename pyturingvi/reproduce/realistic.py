@@ -62,7 +62,7 @@ Grid = list[dict[str, Any]]
 
 
 # ---- presets ------------------------------------------------------------------------------------------------
-def quick_grid(job: Job) -> Grid:
+def quick_grid(job: Job, memory: float | None = None) -> Grid:
     """The two smallest problems at the large stepsizes, which need the fewest updates; full-rank on the first."""
     few = {"n_iterations": EARLY, "elbo_every": 500}
     return [
@@ -71,7 +71,7 @@ def quick_grid(job: Job) -> Grid:
     ]
 
 
-def laptop_grid(job: Job) -> Grid:
+def laptop_grid(job: Job, memory: float | None = None) -> Grid:
     """What two cores do in hours with the Julia engine; full-rank to `EARLY` alone, irt simulated and in float32."""
     grid = [
         _part(f"{kind}-{size}", FAMILIES[:2], STEPSIZES, 4)
@@ -84,10 +84,10 @@ def laptop_grid(job: Job) -> Grid:
     return grid + [_part(name, FAMILIES[2:], STEPSIZES, 2, **early) for name in ("rpoisson-small", "volatility-small")]
 
 
-def paper_grid(job: Job) -> Grid:
+def paper_grid(job: Job, memory: float | None = None) -> Grid:
     """The nine problems with 8 replications; full-rank where the paper has it and the memory is there."""
     grid = []
-    printed, free = printed_table(), available_memory()
+    printed, free = printed_table(), available_memory() if memory is None else memory
     too_large = set(printed.problem[printed.full_rank_p.isna()])
     for row in list_problems().to_dict("records"):
         problem, families = str(row["problem"]), list(FAMILIES)
@@ -105,7 +105,7 @@ def paper_grid(job: Job) -> Grid:
     return grid
 
 
-PRESETS: dict[str, tuple[str, Callable[[Job], Grid]]] = {
+PRESETS: dict[str, tuple[str, Callable[[Job, float | None], Grid]]] = {
     "quick": (
         "rpoisson-small and, without full-rank, volatility-small; three stepsizes, T = 5,000, two seeds; ten minutes",
         quick_grid,
@@ -127,9 +127,12 @@ def _part(problem: str, families: Any, stepsizes: Any, n_seeds: int, **changes: 
     return {**SETTINGS, "model": problem, **axes, **changes}
 
 
-def grid_of(job: Job) -> Grid:
-    """The job's grid; that of `trace` has the published stepsizes and replications alone."""
-    grid = [{**part, "engine": job.engine} for part in PRESETS[job.preset][1](job)]
+def grid_of(job: Job, memory: float | None = None) -> Grid:
+    """The job's grid for so many bytes of memory, by default what is free.
+
+    That of `trace` has the published stepsizes and replications alone.
+    """
+    grid = [{**part, "engine": job.engine} for part in PRESETS[job.preset][1](job, memory)]
     if job.figure != "trace":
         return grid
     chosen = []
@@ -222,13 +225,18 @@ def trace_table(result: SweepResult) -> pd.DataFrame:
     for key, group in frame.groupby(keys, sort=False):
         words: dict[str, Any] = dict(zip(keys, key, strict=True))
         every = words.pop("elbo_every")
-        iterations = np.arange(every, words["n_iterations"] + 1, every)
-        for iteration in np.union1d(thinned(iterations, _MOST_ITERATIONS - 1), iterations[iterations == EARLY]):
+        for iteration in shown_iterations(words["n_iterations"], every):
             values = np.array([_value_at(traces.get(cell), iteration) for cell in group.cell])
             rows.append({**words, "iteration": iteration, **band(values), "n": len(values)})
             rows[-1]["diverged"] = int(np.isneginf(values).sum())
     columns = [*keys[:-1], "iteration", "median", "q10", "q90", "n", "diverged"]
     return pd.DataFrame(rows, columns=columns).round({"median": 2, "q10": 2, "q90": 2})
+
+
+def shown_iterations(n_iterations: int, every: int) -> np.ndarray:
+    """Those of a curve's iterations that the table has; `EARLY` is one of them."""
+    iterations = np.arange(every, n_iterations + 1, every)
+    return np.union1d(thinned(iterations, _MOST_ITERATIONS - 1), iterations[iterations == EARLY])
 
 
 def thinned(iterations: np.ndarray, most: int = _MOST_ITERATIONS) -> np.ndarray:
