@@ -1,8 +1,10 @@
 """The figures' CSV files: damaged ones are told in one line, and an interruption leaves whole ones."""
 
+import dataclasses
 import errno
 import io
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,7 +21,7 @@ from test_cli import run
 
 from pyturingvi.errors import DataError, InputError, OutputError
 from pyturingvi.reproduce import realistic, table1, theory
-from pyturingvi.reproduce.figure import Job, reproduce
+from pyturingvi.reproduce.figure import Job, figure_named, reproduce
 from pyturingvi.reproduce.synthetic import plan, runs
 from pyturingvi.reproduce.synthetic.plan import Run
 from pyturingvi.reproduce.synthetic.problem import Reached
@@ -91,8 +93,54 @@ def test_engine_and_workers_are_refused_before_anything_is_made(figure, argument
     assert not (tmp_path / "out").exists()
 
 
-def test_more_workers_than_there_is_work_for_are_fine(tmp_path):
-    assert "printed values are the same" in reproduce("table1", out=tmp_path, n_workers=1000)
+@pytest.mark.parametrize(
+    ("figure", "preset", "arguments", "words"),
+    [
+        ("table1", "quick", {"cells": "x"}, r"cells \(--cells\) goes with stepsize and trace, not with table1"),
+        (
+            "theory",
+            "quick",
+            {"data_dir": "x"},
+            r"data_dir \(--data-dir\) goes with stepsize and trace, not with theory",
+        ),
+        ("table1", "quick", {"n_workers": 2}, r"n_workers \(--workers\) goes with the other figures"),
+        (
+            "stepsize",
+            "quick",
+            {"data_dir": "x"},
+            r"data_dir \(--data-dir\) goes with the preset 'paper'; 'quick' has no",
+        ),
+        ("synthetic", "quick", {"n_workers": 10**9}, r"n_workers \(--workers\) must be at most"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(figure, preset, arguments, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        reproduce(figure, preset, tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()
+
+
+@ALL
+def test_a_figure_writes_the_files_that_it_says_and_each_is_tried_before_work_starts(figure, tmp_path, monkeypatch):
+    preset, parts, *_ = FILES[figure]
+    described, job = figure_named(figure), Job(figure, preset, tmp_path)
+    assert [f"{part}.csv" for part in parts] == list(described.computed)
+    if figure == "table1":
+        described.compute(job)
+    for path in RESULTS.glob(f"{figure}_{preset}_*.csv"):
+        if path.stem.removeprefix(f"{figure}_{preset}_") in parts:
+            shutil.copy(path, tmp_path)
+    reproduce(figure, preset, tmp_path, from_csv=True)
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {f"{figure}_{preset}_{name}" for name in [*described.computed, *described.reported]}
+    for name in [*described.computed, *described.reported]:
+        path = tmp_path / f"{figure}_{preset}_{name}"
+        path.unlink()
+        path.mkdir()
+        never = dataclasses.replace(described, compute=lambda job: pytest.fail("work was started"))
+        monkeypatch.setattr("pyturingvi.reproduce.figure.figure_named", lambda name, never=never: never)
+        with pytest.raises(OutputError, match=f"{re.escape(str(path))}.* is a directory"):
+            reproduce(figure, preset, tmp_path)
+        path.rmdir()
 
 
 # ---- damage -------------------------------------------------------------------------------------------------

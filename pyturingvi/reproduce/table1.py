@@ -89,4 +89,6 @@ FIGURE = Figure(
     presets={"quick": "everything, at once", "paper": "the same"},
     compute=compute,
     report=report,
+    computed=["counts.csv"],
+    reported=[],
 )

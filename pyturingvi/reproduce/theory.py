@@ -338,4 +338,6 @@ FIGURE = Figure(
     },
     compute=compute,
     report=report,
+    computed=[f"{part}.csv" for part in PARTS],
+    reported=["variance.png", "complexity.png", "counterexample.png"],
 )

@@ -128,4 +128,6 @@ FIGURE = Figure(
     presets={name: words for name, (words, _) in realistic.PRESETS.items()},
     compute=compute,
     report=report,
+    computed=["elbo.csv"],
+    reported=["elbo.png"],
 )
