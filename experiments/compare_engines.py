@@ -19,8 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from reproduced import errors_in_one_line
 
 import pyturingvi as tv
+from pyturingvi.comparisons.measures import COLUMNS
+from pyturingvi.comparisons.result import comparison_targets
+from pyturingvi.errors import DataError
+from pyturingvi.families import FAMILIES
+from pyturingvi.reproduce.tables import Table, read_table
+from pyturingvi.reproduce.writing import write_text
 
 RESULTS = Path(__file__).parent / "results"
 MODELS: dict[str, Callable[[], tv.models.Model]] = {
@@ -35,11 +42,61 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+FIGURES = ("numpy", "julia", "difference")
+TABLE = Table(
+    columns=("model", "quantity", "source", "note", "unit", "optimizer"),
+    numbers=(*FIGURES, "numpy_error", "julia_error", "tolerance"),
+    natural=("iteration",),
+    words={
+        "part": ("points", "path", "elbo", "time", "skipped"),
+        "family": tuple(FAMILIES),
+        "agrees": ("True", "False"),
+    },
+    empty=(*COLUMNS[2:5], *COLUMNS[6:]),
+)
+
+
+def read_comparison(path: Path, families: list[str]) -> pd.DataFrame:
+    """A committed CSV; DataError, which names it, unless every family has every part of the report."""
+    advice = f"Move it away and compute it: python experiments/compare_engines.py {path.stem.removeprefix('compare_')}"
+    if not path.is_file():
+        raise DataError(f"{path}: not found. {advice.replace('Move it away and compute', 'Compute')}")
+    frame = read_table(path, TABLE, advice)
+    measured = frame[frame["part"] != "skipped"]
+    unfit = measured[list(FIGURES)].isna().any(axis=1)
+    if unfit.any():
+        raise DataError(f"{path}: lacks a figure in line {measured.index[unfit][0] + 2}. {advice}")
+    if frame["source"].nunique() != 1:
+        raise DataError(f"{path}: has more than one source. {advice}")
+    if frame.duplicated(COLUMNS[:6]).any():
+        raise DataError(f"{path}: has a row twice. {advice}")
+    rows = measured.groupby(["part", "family"], dropna=False)
+    here = set(rows.groups)
+    skipped = set(frame.loc[frame["part"] == "skipped", "family"])
+    wanted = [(part, name) for part in ("path", "elbo", "time") for name in families if name not in skipped]
+    if lost := [f"{part} of {name}" for part, name in wanted if (part, name) not in here]:
+        raise DataError(f"{path}: has no {lost[0]}: rows are missing. {advice}")
+    if set(frame.loc[frame["part"] == "points", "quantity"]) != {"log density", "gradient"}:
+        raise DataError(f"{path}: has not both points, log density and gradient. {advice}")
+    paths = measured[measured["part"] == "path"].groupby(["family", "optimizer"])
+    stops = paths["iteration"].agg(tuple)
+    if stops.nunique() != 1 or stops.groupby("family").size().nunique() != 1 or not paths["agrees"].any().all():
+        raise DataError(f"{path}: has paths that are not whole. {advice}")
+    return frame
+
+
 def draw_again(name: str) -> tv.Comparison:
     """The report of a committed CSV; what the CSV does not hold, its remarks, is taken from the Markdown beside it."""
-    frame = pd.read_csv(RESULTS / f"compare_{name}.csv")
-    lines = (RESULTS / f"compare_{name}.md").read_text().split("\n### ")[0].splitlines()
+    path = RESULTS / f"compare_{name}.csv"
+    frame = read_comparison(path, SETTINGS.get(name, {}).get("families", list(FAMILIES)))
+    beside = path.with_suffix(".md")
+    try:
+        lines = beside.read_text().split("\n### ")[0].splitlines()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{beside}: cannot be read ({error}); it has the remarks of {path.name}.") from None
     remarks = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    if not remarks:
+        raise DataError(f"{beside}: has no remarks, of which each report has one at least.")
     return tv.Comparison(frame, frame["source"][0], name.replace("-simulated", " (simulated)"), remarks)
 
 
@@ -50,14 +107,19 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in MODELS]:
         parser.error(f"unknown problem {unknown[0]!r}; known: {', '.join(MODELS)}")
-    for name in options.names or MODELS:
-        if options.from_csv:
-            found = draw_again(name)
+    names = options.names or list(MODELS)
+    again = {name: draw_again(name) for name in names if options.from_csv}
+    for name in names:
+        if found := again.get(name):
+            _, markdown, picture = comparison_targets(RESULTS, found.label)
+            write_text(markdown, found.to_markdown())
+            found.plot(picture)
         else:
             found = tv.compare(MODELS[name](), reference="julia", **SETTINGS.get(name, {}))
-        found.save(RESULTS)
+            found.save(RESULTS)
         print(found.to_markdown(), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

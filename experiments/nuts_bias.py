@@ -32,16 +32,23 @@ import numpy as np
 import pandas as pd
 from nuts_referee import ROWS
 from referee import RESULTS, run_experiment
+from reproduced import errors_in_one_line
 from scipy import stats
 from scipy.special import gammaln, logsumexp
 
 import pyturingvi as tv
 from pyturingvi.data.rwm5yr import load_rwm5yr
+from pyturingvi.reproduce.tables import Table
 
 DRAWS, SEED, NU = 40_000, 0, 8
 STRUCTURED = {"n_iterations": 60_000, "elbo_every": 60_000}, {"initial": 1e-2, "factor": 0.1, "every": 20_000}
 FULL_RANK = {"n_iterations": 20_000, "elbo_every": 20_000}, {"initial": 1e-4, "factor": 0.1, "every": 10_000}
 NODES = np.linspace(-8.0, 8.0, 129)  # the trapezoidal rule is exact to rounding for such integrands
+TABLE = Table(
+    key=("variable",),
+    finite=("mean", "nuts_mean", "structured_mean", "full_rank_mean"),
+    positive=("sd", "mean_se", "nuts_sd", "structured_sd", "full_rank_sd"),
+)
 LOG_WEIGHTS = stats.norm.logpdf(NODES) + np.log(NODES[1] - NODES[0])
 
 
@@ -208,4 +215,5 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_experiment(__doc__, "nuts_bias", compute, draw, show)
+    with errors_in_one_line():
+        run_experiment(__doc__, "nuts_bias", compute, draw, show, TABLE)

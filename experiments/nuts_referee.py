@@ -23,10 +23,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from referee import against, print_nuts, run_experiment, versions
+from reproduced import errors_in_one_line
 
 import pyturingvi as tv
 from pyturingvi.data.rwm5yr import load_rwm5yr
 from pyturingvi.plots import COLOURS, pyplot
+from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.writing import write_picture
 
 ROWS = 200
 NUTS = {"n_draws": 1_500, "n_tune": 1_000, "n_chains": 4, "seed": 0}
@@ -38,6 +41,12 @@ RUNS = {
     ("structured", "julia"): range(10, 20),
     ("mean-field", "numpy"): range(0, 4),
 }
+TABLE = Table(
+    key=("variable", "family", "engine", "seed"),
+    finite=("nuts_mean", "mean", "bias"),
+    positive=("nuts_sd", "r_hat", "ess", "sd", "sd_ratio"),
+    words={"family": ("structured", "mean-field"), "engine": ("numpy", "julia")},
+)
 LABELS = {"structured numpy": ("o", -0.2), "structured julia": ("s", 0.0), "mean-field numpy": ("^", 0.2)}
 
 
@@ -176,8 +185,9 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
     axes[0].set_yticks(places, names)
     figure.legend(*axes[1].get_legend_handles_labels(), fontsize=8, ncols=4, loc="outside lower center")
     figure.suptitle(f"rpoisson, {ROWS} rows of rwm5yr: fits against NUTS, one mark a seed", fontsize=11)
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, dpi=110)
 
 
 if __name__ == "__main__":
-    run_experiment(__doc__, "nuts_referee", compute, draw, show)
+    with errors_in_one_line():
+        run_experiment(__doc__, "nuts_referee", compute, draw, show, TABLE)

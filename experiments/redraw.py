@@ -7,11 +7,14 @@ Runs each script here that can draw from its committed files (`--from-csv` or `-
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from reproduced import errors_in_one_line
 
 HERE = Path(__file__).parent
 
@@ -28,6 +31,7 @@ def redrawing_commands() -> list[list[str]]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     failed = []
     for script, option in redrawing_commands():
         print(f"== {Path(script).name} {option}", flush=True)
@@ -39,4 +43,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

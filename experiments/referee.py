@@ -13,7 +13,10 @@ import numpy as np
 import pandas as pd
 
 import pyturingvi as tv
+from pyturingvi.errors import DataError
 from pyturingvi.julia_runtime import start_julia
+from pyturingvi.reproduce.tables import Table, read_table
+from pyturingvi.reproduce.writing import write_table, write_text
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -24,18 +27,40 @@ def run_experiment(
     compute: Callable[[], tuple[pd.DataFrame, dict[str, Any]]],
     draw: Callable[[pd.DataFrame, Path], None],
     show: Callable[[pd.DataFrame, dict[str, Any]], None],
+    table: Table,
 ) -> None:
-    """The command line of an experiment: compute unless told not to, then draw and print from its files."""
+    """The command line of an experiment: compute unless told not to, then draw and print from its files.
+
+    Raises
+    ------
+    DataError
+        If a file is not there or damaged; `table` is what the CSV must have.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from-csv", action="store_true", help="draw and print again from the committed files")
     path = RESULTS / f"{name}.csv"
     if not parser.parse_args().from_csv:
         frame, facts = compute()
-        frame.to_csv(path, float_format="%.8g")
-        path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
-    frame = pd.read_csv(path, index_col="variable")
+        write_table(path, frame, index=True, float_format="%.8g")
+        write_text(path.with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
+    advice = f"Compute it: python experiments/{name}.py"
+    if not path.is_file():
+        raise DataError(f"{path}: not found. {advice}")
+    frame = read_table(path, table, f"Move it away. {advice}").set_index("variable")
+    facts = read_facts(path.with_suffix(".json"), advice)
     draw(frame, path.with_suffix(".png"))
-    show(frame, json.loads(path.with_suffix(".json").read_text()))
+    show(frame, facts)
+
+
+def read_facts(path: Path, advice: str) -> dict[str, Any]:
+    """What goes with the table; DataError if it cannot be read."""
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DataError(f"{path}: not found. {advice}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}). Move it away. {advice}") from None
+    return facts
 
 
 def against(referee: pd.DataFrame, mean: np.ndarray, sd: np.ndarray) -> pd.DataFrame:

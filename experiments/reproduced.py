@@ -1,4 +1,4 @@
-"""What the scripts of the figures share."""
+"""What the scripts share."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ PRESET = "laptop"
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """An error on purpose becomes one line and exit code 2, as on the command line."""
+    """An error on purpose becomes one line and exit code 2, a Ctrl-C one and 130, as on the command line."""
     try:
         yield
     except PyTuringVIError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
 
 
 def run_figure(name: str, description: str | None) -> None:
     """The command line of a figure: fit what is missing unless told not to, then draw and judge from its CSV."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--from-csv", action="store_true", help="draw and judge again from the committed CSV")
-    parser.add_argument("--from-cells", type=Path, metavar="DIR", help="take what a sweep's folder has; fit nothing")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--from-csv", action="store_true", help="draw and judge again from the committed CSV")
+    source.add_argument("--from-cells", type=Path, metavar="DIR", help="take what a sweep's folder has; fit nothing")
     arguments = parser.parse_args()
     module = import_module(f"pyturingvi.reproduce.{name}")
     job = Job(name, PRESET, HERE / "results", cells=arguments.from_cells or HERE / "cells")
-    with errors_in_one_line():
-        if arguments.from_cells is not None:
-            module.collect(job)
-        elif not arguments.from_csv:
-            module.compute(job)
-        print(module.report(job))
+    module.FIGURE.check_files(job, arguments.from_csv)
+    if arguments.from_cells is not None:
+        module.collect(job)
+    elif not arguments.from_csv:
+        module.compute(job)
+    print(module.report(job))

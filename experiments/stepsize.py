@@ -12,7 +12,8 @@ a fit), `results/stepsize_laptop_claims.csv` (each claim of the paper with a ver
 
 from __future__ import annotations
 
-from reproduced import run_figure
+from reproduced import errors_in_one_line, run_figure
 
 if __name__ == "__main__":
-    run_figure("stepsize", __doc__)
+    with errors_in_one_line():
+        run_figure("stepsize", __doc__)

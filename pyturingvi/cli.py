@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,8 +130,19 @@ def fit(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
+@contextmanager
+def _interrupt_told(words: str) -> Iterator[None]:
+    """A Ctrl-C becomes one line and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(words, err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
 @app.command()
 def reproduce(
+    context: typer.Context,
     figure: Annotated[str, typer.Argument(help="table1, synthetic, stepsize, trace or theory; `list` describes them.")],
     preset: Annotated[str, typer.Option(help="quick: minutes. paper: the paper's size; `list` has more.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder for FIGURE_PRESET_*.csv and .png.")] = Path("reproduced"),
@@ -143,7 +156,7 @@ def reproduce(
         Path | None, typer.Option(help="stepsize, trace: folder of the sweep they are made from; by default OUT/cells.")
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="stepsize, trace: folder with the published data.csv of irt.")
+        Path | None, typer.Option(help="stepsize, trace, --preset paper: folder with the published data.csv of irt.")
     ] = None,
 ) -> None:
     """Reproduce a figure or table of the paper, and show how far each value is from the published one.
@@ -153,14 +166,18 @@ def reproduce(
     from pyturingvi.reproduce import figure as figures
 
     if figure == "list":
+        for option in context.params:
+            source = context.get_parameter_source(option)
+            if option != "figure" and source is not None and source.name == "COMMANDLINE":
+                raise InputError(f"reproduce list goes alone, without --{option.replace('_', '-')}.")
         for name in figures.FIGURES:
             described = figures.figure_named(name)
             typer.echo(f"{name:<10} {described.source}")
             for word, content in described.presets.items():
                 typer.echo(f"{'':<10}   --preset {word}: {content}")
         return
-    typer.echo(
-        figures.reproduce(
+    with _interrupt_told("Interrupted; the same command goes on from here."):
+        text = figures.reproduce(
             figure,
             preset,
             out,
@@ -171,7 +188,7 @@ def reproduce(
             cells=cells,
             data_dir=data_dir,
         )
-    )
+        typer.echo(text)
 
 
 @app.command()
@@ -192,20 +209,22 @@ def compare(
     """
     import pyturingvi as tv
     from pyturingvi.arguments import whole_number
+    from pyturingvi.comparisons.plan import MOST_ITERATIONS, MOST_RUNS
     from pyturingvi.comparisons.result import comparison_targets
 
     names = [name.strip() for name in families.split(",")]
     if not all(names):
         raise InputError(f"--families must be names with commas between them, got {families!r}.")
-    whole_number("--iterations", iterations, 1)
-    whole_number("--runs", runs, 2)
-    model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
-    if out is not None:
-        comparison_targets(out, model.label)
-    found = tv.compare(model, names, n_iterations=iterations, n_runs=runs, seed=seed, progress=not quiet)
-    typer.echo(found.to_markdown())
-    for path in [] if out is None else found.save(out):
-        typer.echo(f"wrote {path}")
+    whole_number("--iterations", iterations, 1, MOST_ITERATIONS)
+    whole_number("--runs", runs, 2, MOST_RUNS)
+    with _interrupt_told("Interrupted."):
+        model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
+        if out is not None:
+            comparison_targets(out, model.label, "--out")
+        found = tv.compare(model, names, n_iterations=iterations, n_runs=runs, seed=seed, progress=not quiet)
+        typer.echo(found.to_markdown())
+        for path in [] if out is None else found.save(out):
+            typer.echo(f"wrote {path}")
     if not found.agrees:
         raise typer.Exit(EXIT_UNUSABLE)
 

@@ -12,12 +12,21 @@ from pyturingvi.arguments import LARGEST_SEED, whole_number
 from pyturingvi.array_namespace import DTYPES
 from pyturingvi.comparisons import measures
 from pyturingvi.comparisons.measures import Row, Side, family_words
-from pyturingvi.comparisons.plan import ELBO_SAMPLES, Plan, chosen_families, read_rules
+from pyturingvi.comparisons.plan import (
+    ELBO_SAMPLES,
+    MOST_FIT_ITERATIONS,
+    MOST_ITERATIONS,
+    MOST_RUNS,
+    Plan,
+    chosen_families,
+    read_rules,
+)
 from pyturingvi.comparisons.recorded import RecordedReference
 from pyturingvi.comparisons.result import Comparison
 from pyturingvi.errors import EngineError, InputError, MemoryLimitError, unknown_name
 from pyturingvi.families import Family
 from pyturingvi.memory import available_memory
+from pyturingvi.models import model_class
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.rules import Rule
 from pyturingvi.problems import load_problem
@@ -108,9 +117,11 @@ def compare(
     chosen = chosen_families(families)
     plan = Plan(
         n_points=whole_number("n_points", n_points, 1),
-        n_iterations=whole_number("n_iterations", n_iterations, 1),
-        fit_iterations=None if fit_iterations is None else whole_number("fit_iterations", fit_iterations, 1),
-        n_runs=whole_number("n_runs", n_runs, 2),
+        n_iterations=whole_number("n_iterations", n_iterations, 1, MOST_ITERATIONS),
+        fit_iterations=None
+        if fit_iterations is None
+        else whole_number("fit_iterations", fit_iterations, 1, MOST_FIT_ITERATIONS),
+        n_runs=whole_number("n_runs", n_runs, 2, MOST_RUNS),
         n_samples=whole_number("n_samples", n_samples, 1),
         dtype=dtype,
         seed=whole_number("seed", seed, 0, LARGEST_SEED),
@@ -142,6 +153,12 @@ def _checked_model(model: Any, data_dir: Any, simulated: bool, seed: int) -> Mod
         raise InputError(
             f"compare: {only}, so there is nothing to compare it with. Write the model in both languages and compare "
             "two fits, or give a bundled model or a problem's name."
+        )
+    known = model_class(model.name)
+    if type(model) is not known:
+        raise InputError(
+            f"compare: {type(model).__name__!r} is a class of your own, and Julia has {known.__name__!r} alone, "
+            "which would be compared in its place. Give a bundled model or a problem's name."
         )
     return model
 

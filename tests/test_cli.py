@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 import pyturingvi as tv
+from pyturingvi import cli
 
 
 def run(*arguments, cwd, timeout=120):
@@ -82,6 +84,33 @@ def test_a_mistake_gets_one_line_that_names_it_and_code_2(tmp_path, arguments, w
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("option", [("--preset", "nonsense"), ("--from-csv",), ("--workers", "2")])
+def test_the_list_of_figures_goes_alone(option, tmp_path):
+    done = run("reproduce", "list", *option, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"Error: reproduce list goes alone, without {option[0]}.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "interrupted", "words"),
+    [
+        (
+            ["reproduce", "synthetic"],
+            "pyturingvi.reproduce.figure.reproduce",
+            "Interrupted; the same command goes on from here.\n",
+        ),
+        (["compare", "rpoisson-small"], "pyturingvi.compare", "Interrupted.\n"),
+    ],
+)
+def test_a_ctrl_c_is_one_line_and_code_130(arguments, interrupted, words, monkeypatch):
+    def interrupt(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interrupted, interrupt)
+    done = CliRunner().invoke(cli.app, arguments)
+    assert (done.exit_code, done.stderr, done.stdout) == (130, words, "")
 
 
 def test_problems_lists_the_nine_problems(tmp_path):

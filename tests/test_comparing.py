@@ -303,6 +303,9 @@ def test_a_model_of_ones_own_is_refused(gaussian_target: GaussianTarget) -> None
         ({"n_runs": 1}, "n_runs must be a whole number of at least 2"),
         ({"n_iterations": 0}, "n_iterations"),
         ({"fit_iterations": 0}, "fit_iterations"),
+        ({"n_iterations": 10**12}, "n_iterations must be at most 10000000"),
+        ({"fit_iterations": 10**12}, "fit_iterations must be at most 1000000000"),
+        ({"n_runs": 10**12}, "n_runs must be at most 10000"),
         ({"n_points": 0}, "n_points"),
         ({"n_threads": 0}, "n_threads"),
         ({"seed": -1}, "seed"),
@@ -318,6 +321,15 @@ def test_a_mistake_is_refused_before_any_work(
         tv.compare(**{"model": poisson, **SMALL, **changes})
 
 
+@pytest.mark.parametrize("reference", [None, "recorded"])
+def test_a_subclass_of_a_bundled_model_is_refused(reference: str | None) -> None:
+    class Mine(tv.models.IsotropicGaussian):
+        pass
+
+    with pytest.raises(InputError, match="'Mine' is a class of your own, and Julia has 'IsotropicGaussian' alone"):
+        tv.compare(Mine(4), reference=reference, **SMALL)
+
+
 def test_julia_is_demanded_in_vain(no_julia: None, poisson: tv.models.Model) -> None:
     with pytest.raises(EngineError, match="reference='julia': no Julia environment is set up"):
         tv.compare(poisson, reference="julia", **SMALL)
@@ -325,7 +337,7 @@ def test_julia_is_demanded_in_vain(no_julia: None, poisson: tv.models.Model) -> 
 
 def test_noise_that_does_not_fit_in_memory_is_refused(second_engine: Any, poisson: tv.models.Model) -> None:
     with pytest.raises(MemoryLimitError, match="choose a smaller n_iterations"):
-        tv.compare(poisson, **{**SMALL, "n_iterations": 10**12})
+        tv.compare(poisson, **{**SMALL, "n_iterations": 10**7, "n_samples": 10**6})
 
 
 @pytest.mark.parametrize("reference", [None, "julia"])
@@ -343,11 +355,14 @@ def test_points_that_do_not_fit_in_memory_are_refused_before_julia_starts(
         (("--families", "structured,"), "--families must be names with commas between them, got 'structured,'"),
         (("--families", ""), "--families must be names with commas between them, got ''"),
         (("--runs", "1"), "--runs must be a whole number of at least 2, got 1"),
+        (("--runs", "1000000"), "--runs must be at most 10000"),
+        (("--iterations", "1000000000000"), "--iterations must be at most 10000000"),
+        (("--out", f"{__file__}/below"), "--out: cannot make the folder"),
         (("--iterations", "0"), "--iterations must be a whole number of at least 1, got 0"),
     ],
 )
 def test_the_command_names_its_own_options(options: tuple[str, ...], words: str) -> None:
-    with pytest.raises(InputError, match=f"^{words}"):
+    with pytest.raises((InputError, OutputError), match=f"^{words}"):
         CliRunner().invoke(cli.app, ["compare", "rpoisson-small", *options], catch_exceptions=False)
 
 

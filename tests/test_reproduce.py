@@ -2,7 +2,9 @@
 
 import json
 import shutil
-from types import SimpleNamespace
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from pyturingvi.reproduce import realistic, stepsize
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FIGURES, Job, figure_named, reproduce
 
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 STEPS = (1e-3, 1e15)  # the second diverges
 
 
@@ -105,7 +108,7 @@ def test_a_trace_takes_the_published_stepsizes_and_four_replications_of_the_same
 
 
 # ---- the sweep in miniature -----------------------------------------------------------------------------------
-def miniature(job):
+def miniature(job, memory=None):
     few = {"n_iterations": 40, "elbo_every": 10, "elbo_samples": 16}
     return [
         realistic._part("volatility-small", ["mean-field", "structured"], STEPS, 2, **few),
@@ -205,19 +208,96 @@ def test_what_is_there_can_be_taken_before_all_is_done(out):
     assert not any(path.exists() for path in lost)
 
 
+def sweep_of(folder, status="completed", **counts):
+    class Result(list):
+        pass
+
+    result = Result(range(sum(counts.values())))
+    result.status, result.out = status, folder
+    result.counts = {**dict.fromkeys(("completed", "diverged", "failed", "missing"), 0), **counts}
+    return result
+
+
+def fits(completed, missing=0):
+    statuses = ["completed"] * completed + ["missing"] * missing
+    return pd.DataFrame({"status": statuses, "elbo": [-1.5] * completed + [np.nan] * missing})
+
+
+def traces(*replications):
+    """A curve of two iterations each."""
+    curves = {"problem": "irt-small", "family": "structured", "engine": "numpy", "dtype": "float64"}
+    rows = [{**curves, "stepsize": 10.0**-k, "n_iterations": 20, "n": n} for k, n in enumerate(replications)]
+    return pd.DataFrame([{**row, "iteration": i, "median": -1.5} for row in rows for i in (10, 20)])
+
+
 def test_an_interrupted_sweep_leaves_the_table_of_what_is_done(tmp_path):
-    job, table = Job("stepsize", "quick", tmp_path, progress=False), pd.DataFrame({"elbo": [-1.5]})
+    job, table = Job("stepsize", "quick", tmp_path, progress=False), fits(1, 1)
     with pytest.raises(KeyboardInterrupt):
-        realistic.write(job, SimpleNamespace(status="interrupted", counts={"missing": 1}), table)
+        realistic.write(job, sweep_of(tmp_path, "interrupted", completed=1, missing=1), table)
     assert pd.read_csv(job.file("elbo")).equals(table)
 
 
-def test_a_sweep_in_which_all_failed_is_an_error(tmp_path):
-    class Failed(list):
-        status, counts, out = "incomplete", {"failed": 3}, tmp_path
+def test_an_interrupted_sweep_leaves_no_table_of_nothing(tmp_path):
+    for figure, table in (("stepsize", fits(0, 3)), ("trace", realistic.trace_table(empty_sweep(tmp_path)))):
+        with pytest.raises(KeyboardInterrupt):
+            realistic.write(Job(figure, "quick", tmp_path), sweep_of(tmp_path, "interrupted", missing=3), table)
+    assert not list(tmp_path.glob("*.csv"))
 
+
+def empty_sweep(folder):
+    from pyturingvi.sweeps.folder import SweepFolder
+    from pyturingvi.sweeps.result import SweepResult
+
+    return SweepResult(SweepFolder(folder), {})
+
+
+@pytest.mark.parametrize(
+    ("figure", "more", "fewer"), [("stepsize", fits(3), fits(2, 1)), ("trace", traces(4, 2), traces(4, 1))]
+)
+def test_a_table_of_more_fits_is_never_replaced_by_one_of_fewer(figure, more, fewer, tmp_path, capsys):
+    job = Job(figure, "quick", tmp_path)
+    realistic.write(job, sweep_of(tmp_path, completed=3), more)
+    whole, before = job.file("elbo").read_bytes(), realistic.n_finished(more)
+    partly = {"completed": 2, "missing": 1}
+    with pytest.raises(KeyboardInterrupt):
+        realistic.write(job, sweep_of(tmp_path, "interrupted", **partly), fewer)
+    assert f"left as it was, with {before} finished fits; {before - 1} are in" in capsys.readouterr().err
+    with pytest.raises(OutputError, match=rf"_elbo\.csv: not replaced, .* {before} finished .* {before - 1}\. Give"):
+        realistic.write(job, sweep_of(tmp_path, "incomplete", **partly), fewer)
+    assert job.file("elbo").read_bytes() == whole
+    realistic.write(job, sweep_of(tmp_path, completed=3), more.assign(elbo=-1.0))
+    assert job.file("elbo").read_bytes() != whole
+
+
+@pytest.mark.parametrize("script", ["stepsize", "trace"])
+def test_a_script_given_a_folder_without_the_fits_leaves_the_table(script, tmp_path):
+    for path in [*EXPERIMENTS.glob("*.py"), *EXPERIMENTS.glob(f"results/{script}_*.csv")]:
+        place = tmp_path / path.relative_to(EXPERIMENTS)
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy(path, place)
+    (tmp_path / "foreign" / "cells").mkdir(parents=True)
+    before = {path: path.read_bytes() for path in tmp_path.glob("results/*")}
+    command = [sys.executable, str(tmp_path / f"{script}.py"), "--from-cells", str(tmp_path / "foreign")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "Give the sweep's right folder" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path: path.read_bytes() for path in tmp_path.glob("results/*")} == before
+    both = subprocess.run([*command, "--from-csv"], capture_output=True, text=True, timeout=120, check=False)
+    assert both.returncode == 2
+    assert "not allowed with" in both.stderr
+
+
+def test_a_sweep_in_which_all_failed_is_an_error(tmp_path):
     with pytest.raises(OutputError, match="All 3 fits failed"):
-        realistic.write(Job("stepsize", "quick", tmp_path), Failed(range(3)), pd.DataFrame({"elbo": []}))
+        realistic.write(Job("stepsize", "quick", tmp_path), sweep_of(tmp_path, "incomplete", failed=3), fits(0))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_in_which_some_failed_says_how_many_and_where_the_reasons_are(tmp_path, capsys):
+    job = Job("stepsize", "quick", tmp_path, progress=False)
+    realistic.write(job, sweep_of(tmp_path, "incomplete", completed=2, failed=1), fits(2))
+    assert f"1 of 3 fits failed; {tmp_path} says why, in cells/*.json" in capsys.readouterr().err
 
 
 def test_cells_made_elsewhere_are_found(out, tmp_path):

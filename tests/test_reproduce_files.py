@@ -1,6 +1,10 @@
 """The figures' CSV files: damaged ones are told in one line, and an interruption leaves whole ones."""
 
+import dataclasses
+import errno
+import io
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,9 +19,9 @@ import psutil
 import pytest
 from test_cli import run
 
-from pyturingvi.errors import DataError, InputError
+from pyturingvi.errors import DataError, InputError, OutputError
 from pyturingvi.reproduce import realistic, table1, theory
-from pyturingvi.reproduce.figure import Job, reproduce
+from pyturingvi.reproduce.figure import Job, figure_named, reproduce
 from pyturingvi.reproduce.synthetic import plan, runs
 from pyturingvi.reproduce.synthetic.plan import Run
 from pyturingvi.reproduce.synthetic.problem import Reached
@@ -89,8 +93,54 @@ def test_engine_and_workers_are_refused_before_anything_is_made(figure, argument
     assert not (tmp_path / "out").exists()
 
 
-def test_more_workers_than_there_is_work_for_are_fine(tmp_path):
-    assert "printed values are the same" in reproduce("table1", out=tmp_path, n_workers=1000)
+@pytest.mark.parametrize(
+    ("figure", "preset", "arguments", "words"),
+    [
+        ("table1", "quick", {"cells": "x"}, r"cells \(--cells\) goes with stepsize and trace, not with table1"),
+        (
+            "theory",
+            "quick",
+            {"data_dir": "x"},
+            r"data_dir \(--data-dir\) goes with stepsize and trace, not with theory",
+        ),
+        ("table1", "quick", {"n_workers": 2}, r"n_workers \(--workers\) goes with the other figures"),
+        (
+            "stepsize",
+            "quick",
+            {"data_dir": "x"},
+            r"data_dir \(--data-dir\) goes with the preset 'paper'; 'quick' has no",
+        ),
+        ("synthetic", "quick", {"n_workers": 10**9}, r"n_workers \(--workers\) must be at most"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(figure, preset, arguments, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        reproduce(figure, preset, tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()
+
+
+@ALL
+def test_a_figure_writes_the_files_that_it_says_and_each_is_tried_before_work_starts(figure, tmp_path, monkeypatch):
+    preset, parts, *_ = FILES[figure]
+    described, job = figure_named(figure), Job(figure, preset, tmp_path)
+    assert [f"{part}.csv" for part in parts] == list(described.computed)
+    if figure == "table1":
+        described.compute(job)
+    for path in RESULTS.glob(f"{figure}_{preset}_*.csv"):
+        if path.stem.removeprefix(f"{figure}_{preset}_") in parts:
+            shutil.copy(path, tmp_path)
+    reproduce(figure, preset, tmp_path, from_csv=True)
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {f"{figure}_{preset}_{name}" for name in [*described.computed, *described.reported]}
+    for name in [*described.computed, *described.reported]:
+        path = tmp_path / f"{figure}_{preset}_{name}"
+        path.unlink()
+        path.mkdir()
+        never = dataclasses.replace(described, compute=lambda job: pytest.fail("work was started"))
+        monkeypatch.setattr("pyturingvi.reproduce.figure.figure_named", lambda name, never=never: never)
+        with pytest.raises(OutputError, match=f"{re.escape(str(path))}.* is a directory"):
+            reproduce(figure, preset, tmp_path)
+        path.rmdir()
 
 
 # ---- damage -------------------------------------------------------------------------------------------------
@@ -198,6 +248,108 @@ def test_a_diverged_fit_may_be_without_an_elbo_and_a_band_at_minus_infinity(tmp_
     assert "diverged in 4 of 4 replications" in reproduce("trace", "laptop", tmp_path, from_csv=True)
 
 
+def with_values(**values):
+    """A change of the first row with a value there already."""
+
+    def change(content):
+        frame = pd.read_csv(io.BytesIO(content))
+        frame = frame.astype({name: object for name in values})
+        for name, value in values.items():
+            frame.loc[0, name] = value
+        return frame.to_csv(index=False).encode()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("figure", "values", "words"),
+    [
+        ("stepsize", {"elbo": None}, "a completed fit without an ELBO or its standard error in line 2"),
+        ("stepsize", {"std_error": "nan"}, "a completed fit without an ELBO or its standard error in line 2"),
+        ("stepsize", {"status": "diverged"}, "a diverged fit with an ELBO at its end in line 2"),
+        ("stepsize", {"status": "missing"}, "an ELBO of a fit that is not there in line 2"),
+        ("stepsize", {"status": "failed"}, "an ELBO of a fit that is not there in line 2"),
+        ("stepsize", {"std_error": -1.0}, "-1.0 as std_error in line 2"),
+        ("stepsize", {"std_error_5000": -1.0}, "-1.0 as std_error_5000 in line 2"),
+        ("stepsize", {"n_updates": None}, "a finished fit without its number of updates in line 2"),
+        ("stepsize", {"n_updates": 50_001}, "more updates than iterations in line 2"),
+        ("stepsize", {"engine": "jax"}, "jax as engine in line 2"),
+        ("trace", {"diverged": 5}, "more diverged replications than there are in line 2"),
+        ("trace", {"q10": -15124.0}, "a 10 % quantile above the median in line 2"),
+        ("trace", {"q90": -15125.0}, "a 90 % quantile below the median in line 2"),
+        ("trace", {"iteration": 50_100}, "an iteration beyond the last in line 2"),
+        ("trace", {"n": 5}, "5 replications of rpoisson-small, mean-field, 0.0001, of which there are 4"),
+        ("trace", {"engine": "jax"}, "jax as engine in line 2"),
+        ("synthetic", {"T": 60_000}, "a run that reached the accuracy after more updates than it may make in line 2"),
+        (
+            "synthetic",
+            {"max_updates": 100},
+            "a run that reached the accuracy after more updates than it may make in line 2",
+        ),
+        ("synthetic", {"ended": "diverged"}, "a run without the accuracy and a T that is not 59,999 in line 2"),
+        ("synthetic", {"ended": "not reached"}, "a run without the accuracy and a T that is not 59,999 in line 2"),
+        ("synthetic", {"seconds": -0.5}, "-0.5 as seconds in line 2"),
+        ("synthetic", {"engine": "jax"}, "jax as engine in line 2"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(figure, values, words, damaged):
+    assert f"has {words}" in damaged(figure, with_values(**values))
+
+
+# ---- the preset's rows --------------------------------------------------------------------------------------
+def cut(folder, figure, preset, keep, name="laptop"):
+    """A committed table under a preset's name, with some of its rows alone."""
+    frame = pd.read_csv(RESULTS / f"{figure}_{name}_elbo.csv")
+    keep(frame).to_csv(folder / f"{figure}_{preset}_elbo.csv", index=False)
+
+
+def test_fits_that_the_table_does_not_name_are_missing_too(tmp_path):
+    cut(tmp_path, "stepsize", "laptop", lambda f: f[f.status == "completed"][:24])
+    # rpoisson and volatility, two sizes, two families, six stepsizes, four seeds; irt 2 x 3 x 2; full-rank 2 x 6 x 2
+    assert 2 * 2 * 2 * 6 * 4 + 2 * 3 * 2 + 2 * 6 * 2 == 228
+    assert "24 of 228 fits are there, 204 missing" in reproduce("stepsize", "laptop", tmp_path, from_csv=True)
+    cut(tmp_path, "trace", "laptop", lambda f: f[f.problem == "rpoisson-small"])
+    said = reproduce("trace", "laptop", tmp_path, from_csv=True).splitlines()[0]
+    # traces have three stepsizes
+    assert said.startswith("24 of 120 fits are there; rpoisson-small: 3 of 9 curves are missing; rpoisson-middle: 6 of")
+    assert "volatility-small: 9 of 9 curves are missing" in said
+
+
+@pytest.mark.parametrize("preset", ["quick", "paper"])
+@pytest.mark.parametrize("figure", ["stepsize", "trace"])
+def test_the_table_of_another_preset_is_refused(figure, preset, tmp_path):
+    cut(tmp_path, figure, preset, lambda f: f.assign(n_iterations=lambda f: f.n_iterations + (preset == "paper")))
+    with pytest.raises(DataError, match=rf"has problem rpoisson-small, .* which the preset '{preset}' does not have"):
+        reproduce(figure, preset, tmp_path, from_csv=True)
+
+
+def test_the_papers_full_rank_fits_may_come_from_a_machine_with_more_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(realistic, "available_memory", lambda: 10**6)
+    row = {"problem": "irt-middle", "simulated": False, "family": "full-rank", "stepsize": 1e-3, "seed": 0}
+    row |= {"engine": "julia", "dtype": "float64", "n_iterations": 50_000, "status": "completed", "n_updates": 50_000}
+    row |= {"elbo": -1.0, "std_error": 0.1, "elbo_5000": -2.0, "std_error_5000": 0.1}
+    pd.DataFrame([row]).to_csv(tmp_path / "stepsize_paper_elbo.csv", index=False)
+    # nine problems, six stepsizes, eight seeds; full-rank on the six that the paper has it on
+    assert f"1 of {(9 * 2 + 6) * 6 * 8} fits are there" in reproduce("stepsize", "paper", tmp_path, from_csv=True)
+    both = [row, {**row, "problem": "irt-middle (simulated)"}]
+    pd.DataFrame(both).to_csv(tmp_path / "stepsize_paper_elbo.csv", index=False)
+    with pytest.raises(DataError, match=r"has problem irt-middle \(simulated\), .* in line 3, which the preset"):
+        reproduce("stepsize", "paper", tmp_path, from_csv=True)
+
+
+def test_a_table_of_fits_none_of_which_is_finished_is_refused(tmp_path):
+    cut(tmp_path, "stepsize", "laptop", lambda f: f[f.status == "missing"])
+    with pytest.raises(DataError, match="has no finished fit yet"):
+        reproduce("stepsize", "laptop", tmp_path, from_csv=True)
+
+
+@pytest.mark.parametrize("n", [1, 50, 87, 89])
+def test_a_trace_cut_off_within_a_curve_is_refused(n, tmp_path):
+    cut(tmp_path, "trace", "laptop", lambda f: f[:n])
+    with pytest.raises(DataError, match=rf"has {(n - 1) % 88 + 1} of the 88 rows of rpoisson-small, mean-field, "):
+        reproduce("trace", "laptop", tmp_path, from_csv=True)
+
+
 def test_the_command_tells_a_damaged_file_in_one_line(tmp_path):
     (tmp_path / "synthetic_quick_runs.csv").write_text(",".join(runs.COLUMNS) + "\nmean-field,100,4")
     done = run("reproduce", "synthetic", "--from-csv", "--out", ".", cwd=tmp_path)
@@ -227,13 +379,12 @@ def test_files_are_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     fits = SimpleNamespace(status="complete", counts={"failed": 0})
+    table = pd.DataFrame({"status": ["completed"]})
     writes = {
         "table1_quick_counts.csv": lambda: table1.compute(Job("table1", "quick", tmp_path)),
         "stepsize_laptop_claims.csv": lambda: reproduce("stepsize", "laptop", tmp_path, from_csv=True),
         "synthetic_paper_points.csv": lambda: reproduce("synthetic", "paper", tmp_path, from_csv=True),
-        "trace_quick_elbo.csv": lambda: realistic.write(
-            Job("trace", "quick", tmp_path), fits, pd.DataFrame({"a": [1]})
-        ),
+        "trace_quick_elbo.csv": lambda: realistic.write(Job("trace", "quick", tmp_path), fits, table),
     }
     for name in ("stepsize_laptop_elbo.csv", "synthetic_paper_runs.csv"):
         shutil.copy(RESULTS / name, tmp_path)
@@ -247,17 +398,46 @@ def test_files_are_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_damaged_part_of_the_theory_is_computed_again(tmp_path, monkeypatch):
-    job = Job("theory", "paper", tmp_path, progress=False)
-    for part in theory.PARTS:
-        shutil.copy(RESULTS / job.file(part).name, job.file(part))
-    whole = job.file("dimension").read_bytes()
-    job.file("dimension").write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
-    monkeypatch.setattr(
-        theory, "PARTS", {part: theory.dimension if part == "dimension" else None for part in theory.PARTS}
-    )
-    theory.compute(job)
-    assert job.file("dimension").read_bytes() == whole
+@pytest.mark.parametrize("figure", ["synthetic", "theory", "stepsize", "trace"])
+def test_pictures_are_replaced_whole_or_not_at_all_and_let_go_of(figure, tmp_path, monkeypatch):
+    plt = pytest.importorskip("matplotlib.pyplot")
+
+    def interrupted(self, target, **settings):
+        if isinstance(target, str | os.PathLike):
+            Path(target).write_bytes(b"half")
+        else:
+            target.write(b"half")
+        raise KeyboardInterrupt
+
+    preset, parts, *_ = FILES[figure]
+    for part in parts:
+        shutil.copy(RESULTS / f"{figure}_{preset}_{part}.csv", tmp_path)
+    pictures = [tmp_path / path.name for path in RESULTS.glob(f"{figure}_*.png")]
+    open_before = plt.get_fignums()
+    reproduce(figure, preset, tmp_path, from_csv=True)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+    assert plt.get_fignums() == open_before
+    for path in pictures:
+        path.write_bytes(b"old")
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(figure, preset, tmp_path, from_csv=True)
+    assert pictures
+    assert {path.read_bytes() for path in pictures} == {b"old"}
+    assert plt.get_fignums() == open_before
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    def full(*paths):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shutil.copy(RESULTS / "trace_laptop_elbo.csv", tmp_path)
+    monkeypatch.setattr("pyturingvi.paths.os.fsync", full)
+    with pytest.raises(OutputError, match=r"table1_quick_counts\.csv: cannot be written: No space left on device"):
+        reproduce("table1", out=tmp_path)
+    with pytest.raises(OutputError, match=r"trace_laptop_elbo\.png: cannot be written: No space left on device"):
+        reproduce("trace", "laptop", tmp_path, from_csv=True)
 
 
 def row(run, t):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from pyturingvi import list_problems, load_problem, theory
-from pyturingvi.errors import DataError, InputError
+from pyturingvi.errors import DataError, EngineError, InputError
 from pyturingvi.models import IsotropicGaussian
 from pyturingvi.reproduce import theory as figure
 from pyturingvi.reproduce.figure import Job, reproduce
@@ -27,20 +29,30 @@ pytest.importorskip("matplotlib")
 TINY = figure.Size((2, 4), 40, {"mean-field": (2,), "structured": (2,), "full-rank": (2,)}, seeds=2, best_seeds=1)
 
 
+def make_tiny(patch):
+    patch.setitem(figure.SIZES, "quick", TINY)
+    patch.setattr(figure, "list_problems", lambda: list_problems().query("problem.str.endswith('small')"))
+    patch.setattr(figure, "published_scaling", lambda: published_scaling().query("n <= 200"))
+    patch.setattr(figure, "SCALE", np.array([0.5, 2.0]))
+    patch.setattr(figure, "BORDER", np.array([-1.0, 0.25, 0.5, 0.75]))
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    make_tiny(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A folder with everything of a tiny preset, and the report."""
     folder = tmp_path_factory.mktemp("theory")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(figure.SIZES, "quick", TINY)
-        patch.setattr(figure, "list_problems", lambda: list_problems().query("problem.str.endswith('small')"))
-        patch.setattr(figure, "published_scaling", lambda: published_scaling().query("n <= 200"))
-        patch.setattr(figure, "SCALE", np.array([0.5, 2.0]))
-        patch.setattr(figure, "BORDER", np.array([-1.0, 0.25, 0.5, 0.75]))
+        make_tiny(patch)
         text = reproduce("theory", "quick", folder, n_workers=1, progress=False)
     return Job("theory", "quick", folder), text
 
 
+@pytest.mark.usefixtures("tiny")
 def test_every_part_has_a_file_of_its_own_and_the_report_draws_from_those_alone(made, monkeypatch):
     job, text = made
     names = {f"theory_quick_{part}.csv" for part in figure.PARTS}
@@ -50,6 +62,7 @@ def test_every_part_has_a_file_of_its_own_and_the_report_draws_from_those_alone(
     assert reproduce("theory", "quick", job.folder, from_csv=True) == text
 
 
+@pytest.mark.usefixtures("tiny")
 def test_a_call_after_an_interruption_computes_only_what_is_missing(made, tmp_path, monkeypatch):
     job, _ = made
     for part in ("variance", "complexity", "dimension"):
@@ -58,7 +71,74 @@ def test_a_call_after_an_interruption_computes_only_what_is_missing(made, tmp_pa
     wanted = {part: None if part != "counterexample" else figure.counterexample for part in figure.PARTS}
     monkeypatch.setattr(figure, "PARTS", wanted)
     figure.compute(Job("theory", "quick", tmp_path, n_workers=1, progress=False))
-    assert len(pd.read_csv(tmp_path / "theory_quick_counterexample.csv")) == 20 * 2
+    assert len(pd.read_csv(tmp_path / "theory_quick_counterexample.csv")) == 2 * 2
+
+
+@pytest.fixture
+def copied(made, tiny, tmp_path):
+    """A finished folder of one's own."""
+    for path in made[0].folder.glob("*.csv"):
+        shutil.copy(path, tmp_path)
+    return Job("theory", "quick", tmp_path, n_workers=1, progress=False)
+
+
+@pytest.mark.parametrize("from_csv", [True, False])
+@pytest.mark.parametrize(("part", "n_lost"), [(part, n) for part in figure.PARTS for n in (1, 2, 4, 9)])
+def test_a_part_cut_off_at_a_line_end_is_refused_and_left_alone(part, n_lost, from_csv, copied, monkeypatch):
+    path = copied.file(part)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: max(len(lines) - n_lost, 2)]))
+    cut = path.read_bytes()
+    monkeypatch.setattr(figure, "PARTS", dict.fromkeys(figure.PARTS))  # nothing may be computed
+    with pytest.raises(DataError, match=rf"{part}\.csv: has .* rows? .*Move it away and compute it again: pyturingvi"):
+        reproduce("theory", "quick", copied.folder, n_workers=None if from_csv else 1, from_csv=from_csv)
+    assert path.read_bytes() == cut
+
+
+@pytest.mark.parametrize("part", ["variance", "complexity", "counterexample"])
+def test_the_part_of_another_preset_is_refused(part, copied, monkeypatch):
+    sizes = figure.Size((2,), 40, {"mean-field": (2,), "structured": (2,)}, seeds=2, best_seeds=1)
+    monkeypatch.setitem(figure.SIZES, "quick", sizes)
+    monkeypatch.setattr(figure, "BORDER", np.array([-1.0, 0.25, 0.5]))
+    with pytest.raises(DataError, match=rf"_{part}\.csv: has .* in line \d+, which the preset 'quick' does not have"):
+        figure.read(copied, part)
+
+
+def test_a_damaged_part_is_refused_before_the_missing_are_computed(copied, monkeypatch):
+    copied.file("variance").unlink()
+    copied.file("counterexample").write_text("x,y\n")
+    monkeypatch.setattr(figure, "PARTS", dict.fromkeys(figure.PARTS))
+    with pytest.raises(DataError, match="has no rows yet"):
+        figure.compute(copied)
+    assert copied.file("counterexample").read_text() == "x,y\n"
+
+
+@pytest.mark.parametrize("column", ["holds", "distance_after_promised", "best_updates", "published_best_updates"])
+def test_a_run_without_what_it_found_is_refused(column, copied):
+    frame = pd.read_csv(copied.file("complexity"))
+    frame.loc[frame[column].first_valid_index(), column] = None
+    frame.to_csv(copied.file("complexity"), index=False)
+    with pytest.raises(DataError, match=r"complexity\.csv: has a run without what it found in line"):
+        figure.read(copied, "complexity")
+
+
+def test_a_run_that_has_not_arrived_counts_as_a_promise_not_kept(copied):
+    frame = pd.read_csv(copied.file("complexity"))
+    late = frame.updates_at_stepsize.first_valid_index()
+    frame.loc[late, ["updates_at_stepsize", "loose_by"]] = None
+    frame.loc[late, "holds"] = False
+    frame.to_csv(copied.file("complexity"), index=False)
+    assert "kept in 2 of 3 cells" in report_complexity(figure.read(copied, "complexity"))[0]
+
+
+def die(k):
+    os._exit(1)
+
+
+def test_a_process_that_dies_is_told_in_one_line(tmp_path):
+    job = Job("theory", "quick", tmp_path, n_workers=2, progress=False)
+    with pytest.raises(EngineError, match="theory: a process died over its work on variance"):
+        figure.run_cells(die, [(0,), (1,)], job, "variance")
 
 
 def test_a_part_that_is_not_there_is_named_with_the_command(tmp_path):

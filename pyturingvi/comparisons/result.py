@@ -176,13 +176,13 @@ class Comparison:
             ax.legend(fontsize=7)
 
 
-def comparison_targets(folder: str | os.PathLike[str], label: str) -> list[Path]:
+def comparison_targets(folder: str | os.PathLike[str], label: str, what: str = "save") -> list[Path]:
     """Paths of the CSV, the Markdown and the picture, found writable; the folder is made if it is missing."""
     from pyturingvi.plots import pyplot
 
     pyplot()
-    place = make_folder(folder, "save")
-    return [check_writable(place / f"compare_{file_stem(label)}.{ending}", "save") for ending in ("csv", "md", "png")]
+    place = make_folder(folder, what)
+    return [check_writable(place / f"compare_{file_stem(label)}.{ending}", what) for ending in ("csv", "md", "png")]
 
 
 def _plot_engines(ax: Axes, rows: pd.DataFrame, label: str, errors: bool) -> None:

@@ -10,8 +10,6 @@ import numpy as np
 from pyturingvi.plots import COLOURS, pyplot
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -75,9 +73,3 @@ def below_axis(ax: Axes, best: float) -> None:
     ax.set_yscale("log")
     ax.invert_yaxis()
     ax.set_ylabel(f"nats below {best:.1f} (the best)")
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write the picture and let go of it."""
-    figure.savefig(path, dpi=100)
-    pyplot().close(figure)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyturingvi import families
-from pyturingvi.arguments import whole_number
 from pyturingvi.engines.base import check_engine_name
 from pyturingvi.errors import DataError, InputError, unknown_name
 from pyturingvi.paths import as_path, check_writable, make_folder
+from pyturingvi.plots import pyplot
 from pyturingvi.reproduce.tables import Table, read_table
+from pyturingvi.sweeps.pools import check_workers
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FAMILIES = tuple(families.FAMILIES)  # their names, in the paper's order
 FIGURES = ("table1", "synthetic", "stepsize", "trace", "theory")  # a module of this package each
+OF_THE_SWEEP = ("stepsize", "trace")  # made from a sweep's cells
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,14 @@ class Job:
         """Path of one of the figure's files."""
         return self.folder / f"{self.figure}_{self.preset}_{part}{ending}"
 
-    def read(self, part: str, table: Table | None = None) -> pd.DataFrame:
-        """One of the figure's CSV files; DataError if it is not there, or is not what `table` says."""
+    def read(
+        self, part: str, table: Table | None = None, check: Callable[[pd.DataFrame], None] | None = None
+    ) -> pd.DataFrame:
+        """One of the figure's CSV files; DataError if it is not there, or is not what `table` and `check` say."""
         path = self.file(part)
         if not path.is_file():
             raise DataError(f"{path}: not found. Compute it: {self.command()}")
-        return read_table(path, table or Table(), self.advice())
+        return read_table(path, table or Table(), self.advice(), check=check)
 
     def command(self) -> str:
         """The command that computes the figure."""
@@ -74,12 +79,24 @@ class Figure:
     report : callable
         Takes a `Job`, reads its CSV files alone, draws the PNG files beside them, and returns the text to print:
         each value beside the published one where there is one, each claim of the paper with what was found.
+    computed, reported : sequence of str
+        The files that each of them writes, without FIGURE_PRESET_ before the name.
     """
 
     source: str
     presets: Mapping[str, str]
     compute: Callable[[Job], None]
     report: Callable[[Job], str]
+    computed: Sequence[str]
+    reported: Sequence[str]
+
+    def check_files(self, job: Job, from_csv: bool) -> None:
+        """OutputError, or DataError without matplotlib, unless every file of the figure can be written."""
+        for name in [*(() if from_csv else self.computed), *self.reported]:
+            part, ending = os.path.splitext(name)
+            if ending == ".png":
+                pyplot()
+            check_writable(job.file(part, ending), "out")
 
 
 def figure_named(name: str) -> Figure:
@@ -121,7 +138,8 @@ def reproduce(
         "stepsize" and "trace" are made from the same fits, a sweep's cells in this folder; `out/cells` by default.
         What is done there, by `tv.sweep` on a cluster say, is not done again.
     data_dir : path, optional
-        "stepsize" and "trace": folder with the published `data.csv` of irt, which is simulated without it.
+        "stepsize" and "trace" with preset "paper": folder with the published `data.csv` of irt, which is simulated
+        without it.
 
     Returns
     -------
@@ -131,15 +149,17 @@ def reproduce(
     Raises
     ------
     InputError, DataError, OutputError
-        Before any work, for an unknown name, preset or engine, a number of processes below 1, CSV files that are not
-        there or are damaged, or a folder that cannot be written to.
+        Before any work, for an unknown name, preset or engine, a number of processes below 1 or beyond what the
+        machine bears, an argument that the figure has no use for, CSV files that are not there or are damaged, or
+        files that cannot be written.
     """
     figure = figure_named(name)
     if preset not in figure.presets:
         raise unknown_name("preset", preset, figure.presets)
     check_engine_name(engine)
     if n_workers is not None:
-        n_workers = whole_number("n_workers (--workers)", n_workers, 1)
+        n_workers = check_workers(n_workers, "n_workers (--workers)")
+    _refuse_what_has_no_effect(name, preset, n_workers, cells, data_dir)
     folder = as_path(out, "out")
     if from_csv and not folder.is_dir():
         raise InputError(f"out: {str(folder)!r} is not a folder with CSV files to draw from.")
@@ -147,7 +167,20 @@ def reproduce(
     places = {"cells": cells, "data_dir": data_dir}
     given = {what: None if path is None else as_path(path, what) for what, path in places.items()}
     job = Job(name, preset, folder, engine, n_workers, progress, **given)
-    check_writable(job.file("report"), "out")
+    figure.check_files(job, from_csv)
     if not from_csv:
         figure.compute(job)
     return figure.report(job)
+
+
+def _refuse_what_has_no_effect(name: str, preset: str, n_workers: int | None, cells: object, data_dir: object) -> None:
+    """InputError for an argument that would be passed over in silence."""
+    for words, value in (("cells (--cells)", cells), ("data_dir (--data-dir)", data_dir)):
+        if value is not None and name not in OF_THE_SWEEP:
+            raise InputError(f"{words} goes with {' and '.join(OF_THE_SWEEP)}, not with {name}.")
+    if data_dir is not None and preset != "paper":
+        raise InputError(
+            f"data_dir (--data-dir) goes with the preset 'paper'; {preset!r} has no irt, or a simulated one."
+        )
+    if n_workers is not None and name == "table1":
+        raise InputError("n_workers (--workers) goes with the other figures: table1 is counted at once.")

@@ -23,15 +23,17 @@ from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.table1 import printed_table
-from pyturingvi.reproduce.tables import write_table
+from pyturingvi.reproduce.writing import write_table
 from pyturingvi.sweeping import sweep
-from pyturingvi.sweeps.folder import SweepFolder, read_timing
+from pyturingvi.sweeps.folder import FINISHED, SweepFolder, read_timing
 from pyturingvi.sweeps.grid import Cell, read_grid
 from pyturingvi.sweeps.pools import default_workers
 from pyturingvi.sweeps.progress import duration
 from pyturingvi.sweeps.result import SweepResult, load_sweep
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
 STEPSIZES = tuple(10.0 ** (-4 + 0.25 * i) for i in range(6))
@@ -53,13 +55,14 @@ PUBLISHED_TRACES = {
     "irt": (STEPSIZES[0], STEPSIZES[2], STEPSIZES[4]),
 }
 TRACE_SEEDS = 4  # replications of a trace; figure 4 has 8
+CURVE = ["problem", "family", "stepsize", "engine", "dtype", "n_iterations"]  # what the replications of one share
 _MOST_ITERATIONS = 100  # of a trace in the CSV
 
 Grid = list[dict[str, Any]]
 
 
 # ---- presets ------------------------------------------------------------------------------------------------
-def quick_grid(job: Job) -> Grid:
+def quick_grid(job: Job, memory: float | None = None) -> Grid:
     """The two smallest problems at the large stepsizes, which need the fewest updates; full-rank on the first."""
     few = {"n_iterations": EARLY, "elbo_every": 500}
     return [
@@ -68,7 +71,7 @@ def quick_grid(job: Job) -> Grid:
     ]
 
 
-def laptop_grid(job: Job) -> Grid:
+def laptop_grid(job: Job, memory: float | None = None) -> Grid:
     """What two cores do in hours with the Julia engine; full-rank to `EARLY` alone, irt simulated and in float32."""
     grid = [
         _part(f"{kind}-{size}", FAMILIES[:2], STEPSIZES, 4)
@@ -81,10 +84,10 @@ def laptop_grid(job: Job) -> Grid:
     return grid + [_part(name, FAMILIES[2:], STEPSIZES, 2, **early) for name in ("rpoisson-small", "volatility-small")]
 
 
-def paper_grid(job: Job) -> Grid:
+def paper_grid(job: Job, memory: float | None = None) -> Grid:
     """The nine problems with 8 replications; full-rank where the paper has it and the memory is there."""
     grid = []
-    printed, free = printed_table(), available_memory()
+    printed, free = printed_table(), available_memory() if memory is None else memory
     too_large = set(printed.problem[printed.full_rank_p.isna()])
     for row in list_problems().to_dict("records"):
         problem, families = str(row["problem"]), list(FAMILIES)
@@ -102,7 +105,7 @@ def paper_grid(job: Job) -> Grid:
     return grid
 
 
-PRESETS: dict[str, tuple[str, Callable[[Job], Grid]]] = {
+PRESETS: dict[str, tuple[str, Callable[[Job, float | None], Grid]]] = {
     "quick": (
         "rpoisson-small and, without full-rank, volatility-small; three stepsizes, T = 5,000, two seeds; ten minutes",
         quick_grid,
@@ -124,9 +127,12 @@ def _part(problem: str, families: Any, stepsizes: Any, n_seeds: int, **changes: 
     return {**SETTINGS, "model": problem, **axes, **changes}
 
 
-def grid_of(job: Job) -> Grid:
-    """The job's grid; that of `trace` has the published stepsizes and replications alone."""
-    grid = [{**part, "engine": job.engine} for part in PRESETS[job.preset][1](job)]
+def grid_of(job: Job, memory: float | None = None) -> Grid:
+    """The job's grid for so many bytes of memory, by default what is free.
+
+    That of `trace` has the published stepsizes and replications alone.
+    """
+    grid = [{**part, "engine": job.engine} for part in PRESETS[job.preset][1](job, memory)]
     if job.figure != "trace":
         return grid
     chosen = []
@@ -212,20 +218,25 @@ def trace_table(result: SweepResult) -> pd.DataFrame:
     import pandas as pd
 
     frame = result.frame().rename(columns={"model": "problem"})
-    frame = frame[frame.status.isin(["completed", "diverged"])]
+    frame = frame[frame.status.isin(FINISHED)]
     traces = {cell: part.set_index("iteration").elbo for cell, part in result.traces().groupby("cell")}
-    keys = ["problem", "family", "stepsize", "engine", "dtype", "n_iterations", "elbo_every"]
+    keys = [*CURVE, "elbo_every"]
     rows = []
     for key, group in frame.groupby(keys, sort=False):
         words: dict[str, Any] = dict(zip(keys, key, strict=True))
         every = words.pop("elbo_every")
-        iterations = np.arange(every, words["n_iterations"] + 1, every)
-        for iteration in np.union1d(thinned(iterations, _MOST_ITERATIONS - 1), iterations[iterations == EARLY]):
+        for iteration in shown_iterations(words["n_iterations"], every):
             values = np.array([_value_at(traces.get(cell), iteration) for cell in group.cell])
             rows.append({**words, "iteration": iteration, **band(values), "n": len(values)})
             rows[-1]["diverged"] = int(np.isneginf(values).sum())
     columns = [*keys[:-1], "iteration", "median", "q10", "q90", "n", "diverged"]
     return pd.DataFrame(rows, columns=columns).round({"median": 2, "q10": 2, "q90": 2})
+
+
+def shown_iterations(n_iterations: int, every: int) -> np.ndarray:
+    """Those of a curve's iterations that the table has; `EARLY` is one of them."""
+    iterations = np.arange(every, n_iterations + 1, every)
+    return np.union1d(thinned(iterations, _MOST_ITERATIONS - 1), iterations[iterations == EARLY])
 
 
 def thinned(iterations: np.ndarray, most: int = _MOST_ITERATIONS) -> np.ndarray:
@@ -245,14 +256,58 @@ def _value_at(trace: pd.Series | None, iteration: int) -> float:
 
 
 def write(job: Job, result: SweepResult, table: pd.DataFrame) -> None:
-    """Write the figure's table; then pass on a Ctrl-C, or tell how many fits failed."""
-    write_table(job.file("elbo"), table, float_format="%.8g")
-    if result.status == "interrupted":
-        _tell(job, f"{result.counts['missing']} fits are left; the same call goes on from here")
+    """Write the figure's table; then pass on a Ctrl-C, or tell how many fits failed.
+
+    Raises
+    ------
+    OutputError
+        If no fit is finished, or the file that is there has more finished fits than the table: it is left as it is.
+    """
+    path, counts, interrupted = job.file("elbo"), result.counts, result.status == "interrupted"
+    found, before = n_finished(table), n_finished_in(path)
+    if found and found >= before:
+        write_table(path, table, float_format="%.8g")
+    elif counts["failed"] == len(result):
+        raise OutputError(f"All {counts['failed']} fits failed; {result.out} says why, in cells/*.json.")
+    elif not interrupted and not found:
+        raise OutputError(
+            f"{path}: not written, for {result.out} has none of the {len(result)} fits of this figure and preset. "
+            "Give the sweep's right folder (--cells or --from-cells)."
+        )
+    elif not interrupted:
+        raise OutputError(
+            f"{path}: not replaced, for it has {before} finished fits, and {result.out} has {found}. Give the sweep's "
+            "right folder (--cells or --from-cells), or move the file away."
+        )
+    else:
+        _tell(job, f"{path} is left as it was, with {before} finished fits; {found} are in {result.out}")
+    if interrupted:
+        _tell(job, f"{counts['missing']} fits are left; the same call goes on from here")
         raise KeyboardInterrupt
-    failed = result.counts["failed"]
-    if failed and failed == len(result):
-        raise OutputError(f"All {failed} fits failed; {result.out} says why, in cells/*.json.")
+    if counts["failed"]:
+        print(
+            f"pyturingvi: {counts['failed']} of {len(result)} fits failed; {result.out} says why, in cells/*.json. "
+            "The same call tries them again.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def n_finished(table: pd.DataFrame) -> int:
+    """Finished fits in a table of fits, or in one of traces."""
+    if "status" in table:
+        return int(table.status.isin(FINISHED).sum())
+    return int(table.groupby(CURVE).n.max().sum())
+
+
+def n_finished_in(path: Path) -> int:
+    """The same of a file; 0 where there is none, or another one."""
+    import pandas as pd
+
+    try:
+        return n_finished(pd.read_csv(path))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return 0
 
 
 def in_order(problems: Iterable[str]) -> list[str]:

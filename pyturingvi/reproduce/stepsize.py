@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyturingvi.reproduce import realistic
-from pyturingvi.reproduce.bands import band, below_axis, draw_band, panels, save
-from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, comparisons, judge, sensitivity, values_at
+from pyturingvi.reproduce.bands import band, below_axis, draw_band, panels
+from pyturingvi.reproduce.claims import CLAIMS, ENDED, WITHIN, Curves, comparisons, judge, sensitivity, values_at
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
-from pyturingvi.reproduce.tables import Table, write_table
+from pyturingvi.reproduce.realistic_rows import check_fits, expected
+from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.writing import write_picture, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,27 +34,46 @@ def collect(job: Job) -> None:
 
 def table() -> Table:
     """What the table of fits must have; a diverged, failed or missing fit has no ELBO."""
-    values = tuple(f"{name}{suffix}" for name in ("elbo", "std_error") for suffix in ("", f"_{realistic.EARLY}"))
+    values, errors = ([f"{name}{suffix}" for suffix in ("", f"_{realistic.EARLY}")] for name in ("elbo", "std_error"))
     return Table(
         key=("problem", "family", "stepsize", "seed", "n_iterations"),
-        columns=("engine",),
         positive=("stepsize",),
         natural=("n_iterations",),
         counts=("seed", "n_updates"),
         finite=values,
-        words={"family": FAMILIES, "status": ("completed", "diverged", "failed", "missing")},
-        empty=("n_updates", *values),
+        nonnegative=errors,
+        words={
+            "family": FAMILIES,
+            "engine": ("numpy", "julia"),
+            "status": ("completed", "diverged", "failed", "missing"),
+        },
+        empty=("n_updates", *values, *errors),
+        contradictions={
+            "a completed fit without an ELBO or its standard error": lambda frame: (
+                (frame.status == "completed") & frame[["elbo", "std_error"]].isna().any(axis=1)
+            ),
+            "a diverged fit with an ELBO at its end": lambda frame: (
+                (frame.status == "diverged") & frame[["elbo", "std_error"]].notna().any(axis=1)
+            ),
+            "an ELBO of a fit that is not there": lambda frame: (
+                ~frame.status.isin(ENDED) & frame[[*values, *errors]].notna().any(axis=1)
+            ),
+            "a finished fit without its number of updates": lambda frame: (
+                frame.status.isin(ENDED) & frame.n_updates.isna()
+            ),
+            "more updates than iterations": lambda frame: frame.n_updates > frame.n_iterations,
+        },
     )
 
 
 def report(job: Job) -> str:
     """Draw the curves, judge the claims, and say both in words."""
-    elbo = job.read("elbo", table())
+    elbo = job.read("elbo", table(), lambda frame: check_fits(frame, job))
     compared = comparisons(elbo)
     claims = judge(elbo)
     write_table(job.file("claims"), claims)
     _draw(elbo, compared, job)
-    lines = [_settings_line(elbo)]
+    lines = [_settings_line(elbo, len(expected(job, elbo.problem).fits))]
     for (problem, iteration), curves in compared.items():
         lines += ["", f"{problem}, ELBO after {iteration:,} updates (nats):", *_table(curves)]
     lines += ["", "Claims; each quantity is above zero where the claim holds, with its 95 % interval (nats):"]
@@ -70,10 +91,11 @@ def report(job: Job) -> str:
     return "\n".join(lines)
 
 
-def _settings_line(elbo: pd.DataFrame) -> str:
-    counts = elbo.status.value_counts()
-    done = elbo[elbo.status.isin(["completed", "diverged"])]
-    words = [f"{len(done)} of {len(elbo)} fits are there", *(f"{n} {s}" for s, n in counts.items() if s != "completed")]
+def _settings_line(elbo: pd.DataFrame, n_fits: int) -> str:
+    done = elbo[elbo.status.isin(ENDED)]
+    counts = {status: int((elbo.status == status).sum()) for status in ("diverged", "failed")}
+    counts["missing"] = n_fits - len(done) - counts["failed"]  # also those that the table does not name
+    words = [f"{len(done)} of {n_fits} fits are there", *(f"{n} {status}" for status, n in counts.items() if n)]
     engines = " and ".join(sorted(done.engine.unique())) or "no"
     return f"{', '.join(words)}; {engines} engine"
 
@@ -118,7 +140,7 @@ def _draw(elbo: pd.DataFrame, compared: dict[tuple[str, int], Curves], job: Job)
             below_axis(ax, best)
         ax.set_title(f"{problem}, T = {iteration:,}", fontsize=10)
     figure.suptitle("ELBO after T updates: median and 80 % band over replications", fontsize=11)
-    save(figure, job.file("elbo", ".png"))
+    write_picture(figure, job.file("elbo", ".png"))
 
 
 FIGURE = Figure(
@@ -126,4 +148,6 @@ FIGURE = Figure(
     presets={name: words for name, (words, _) in realistic.PRESETS.items()},
     compute=compute,
     report=report,
+    computed=["elbo.csv"],
+    reported=["claims.csv", "elbo.png"],
 )

@@ -6,7 +6,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from pyturingvi.reproduce.figure import Figure, Job
-from pyturingvi.reproduce.tables import Table, write_table
+from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.writing import write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,4 +89,6 @@ FIGURE = Figure(
     presets={"quick": "everything, at once", "paper": "the same"},
     compute=compute,
     report=report,
+    computed=["counts.csv"],
+    reported=[],
 )

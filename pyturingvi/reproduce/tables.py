@@ -1,9 +1,9 @@
-"""The CSV files of the figures: written whole, and checked when read, so that a damaged one is told in one line."""
+"""The CSV files of the figures, checked when read, so that a damaged one is told in one line."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi.errors import DataError
-from pyturingvi.paths import write_text_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _LARGEST = 2.0**53  # up to which a float is a whole number without doubt
+
+
+def row_names(frame: pd.DataFrame, key: Sequence[str]) -> list[tuple[str, ...]]:
+    """What names each row, as words; numbers to the eight digits that the files have."""
+    return [named(row) for row in frame[list(key)].itertuples(index=False, name=None)]
+
+
+def named(row: Iterable[Any]) -> tuple[str, ...]:
+    """One row's name."""
+    return tuple(f"{value:.8g}" if isinstance(value, int | float | np.number) else str(value) for value in row)
+
+
+def check_rows(frame: pd.DataFrame, key: Sequence[str], wanted: Iterable[Iterable[Any]], preset: str) -> None:
+    """DataError unless the rows are exactly those that the preset has."""
+    expected, found = {named(row) for row in wanted}, row_names(frame, key)
+    refuse_foreign(found, key, expected, preset)
+    if len(found) != len(expected):
+        raise DataError(f"has {len(found)} of the {len(expected)} rows of the preset {preset!r}: it is incomplete")
+
+
+def refuse_foreign(
+    found: Sequence[tuple[str, ...]], key: Sequence[str], known: Collection[tuple[str, ...]], preset: str
+) -> None:
+    """DataError for the first row that is not one of the known."""
+    for line, row in enumerate(found, 2):
+        if row not in known:
+            words = ", ".join(f"{name} {value}" for name, value in zip(key, row, strict=True))
+            raise DataError(f"has {words} in line {line}, which the preset {preset!r} does not have")
 
 
 @dataclass(frozen=True)
@@ -31,8 +58,8 @@ class Table:
         Whether every combination of the values in `key` must be there, and all of a `words` column's.
     columns : sequence of str
         More columns, of any words.
-    numbers, finite, positive : sequence of str
-        Columns of numbers: any (also infinite), finite ones, finite ones above zero.
+    numbers, finite, nonnegative, positive : sequence of str
+        Columns of numbers: any (also infinite), finite ones, finite ones from zero on, finite ones above zero.
     counts, natural : sequence of str
         Columns of whole numbers, from 0 and from 1 on.
     flags : sequence of str
@@ -41,6 +68,8 @@ class Table:
         Column -> the words that may be in it.
     empty : sequence of str
         Those of the columns that may also be empty.
+    contradictions : mapping
+        Words -> a function of the table that tells of which rows they are true: there may be none.
     """
 
     key: Sequence[str] = ()
@@ -48,20 +77,24 @@ class Table:
     columns: Sequence[str] = ()
     numbers: Sequence[str] = ()
     finite: Sequence[str] = ()
+    nonnegative: Sequence[str] = ()
     positive: Sequence[str] = ()
     counts: Sequence[str] = ()
     natural: Sequence[str] = ()
     flags: Sequence[str] = ()
     words: Mapping[str, Sequence[str]] = field(default_factory=dict)
     empty: Sequence[str] = ()
+    contradictions: Mapping[str, Callable[[pd.DataFrame], Any]] = field(default_factory=dict)
 
 
-def write_table(path: Path, frame: pd.DataFrame, **options: Any) -> None:
-    """Write a CSV file whole, so that an interruption leaves the old one or the new one."""
-    write_text_atomically(path, frame.to_csv(index=False, **options))
-
-
-def read_table(path: Path, table: Table, advice: str = "", *, rows_needed: bool = True) -> pd.DataFrame:
+def read_table(
+    path: Path,
+    table: Table,
+    advice: str = "",
+    *,
+    rows_needed: bool = True,
+    check: Callable[[pd.DataFrame], None] | None = None,
+) -> pd.DataFrame:
     """Read a CSV file and check it.
 
     Parameters
@@ -70,18 +103,23 @@ def read_table(path: Path, table: Table, advice: str = "", *, rows_needed: bool 
         What to do about a damaged file, the end of the message.
     rows_needed : bool
         Whether a file with a header alone is an error.
+    check : callable, optional
+        What else is wrong with the table, as a DataError without the file's name.
 
     Raises
     ------
     DataError
         Naming the file and the first thing that is wrong: unreadable, cut off within a line, without rows, columns
-        missing, a value that its column cannot have, a row that is there twice, or rows that are missing.
+        missing, a value that its column cannot have, a row that is there twice, rows that are missing, or values that
+        contradict each other.
     """
     try:
         frame = _parsed(path)
         if not len(frame) and rows_needed:
             raise DataError("has no rows yet")
         _check(frame, table)
+        if check is not None:
+            check(frame)
     except DataError as error:
         raise DataError(f"{path}: {error}. {advice}".rstrip()) from None
     return frame
@@ -111,6 +149,7 @@ def _check(frame: pd.DataFrame, table: Table) -> None:
     tests: list[tuple[Sequence[str], str, Callable[[np.ndarray], np.ndarray]]] = [
         (table.numbers, "a number", lambda x: ~np.isnan(x)),
         (table.finite, "a finite number", np.isfinite),
+        (table.nonnegative, "a finite number from zero on", lambda x: np.isfinite(x) & (x >= 0)),
         (table.positive, "a finite number above zero", lambda x: np.isfinite(x) & (x > 0)),
         (table.counts, "a whole number from 0 on", lambda x: _whole(x) & (x >= 0)),
         (table.natural, "a whole number from 1 on", lambda x: _whole(x) & (x >= 1)),
@@ -132,6 +171,10 @@ def _check(frame: pd.DataFrame, table: Table) -> None:
         _refuse(frame[name], frame[name].notna().to_numpy(bool), "a value")
     if table.key:
         _check_key(frame, table)
+    for words, is_so in table.contradictions.items():
+        rows = np.asarray(is_so(frame), dtype=bool)
+        if rows.any():
+            raise DataError(f"has {words} in line {int(np.argmax(rows)) + 2}")
 
 
 def _whole(x: np.ndarray) -> np.ndarray:

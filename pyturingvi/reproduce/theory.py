@@ -11,16 +11,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import BrokenExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyturingvi import theory
-from pyturingvi.errors import DataError, InputError
+from pyturingvi.errors import EngineError, InputError
 from pyturingvi.families import FAMILIES, Structured
 from pyturingvi.families.base_distributions import BaseSpec
 from pyturingvi.fitting import fit
@@ -32,8 +33,9 @@ from pyturingvi.plots import pyplot
 from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.figure import Figure, Job
 from pyturingvi.reproduce.synthetic import PUBLISHED_SAMPLES, published_scaling, stepsizes, updates_to_accuracy
-from pyturingvi.reproduce.tables import write_table
-from pyturingvi.reproduce.theory_report import TABLES, report
+from pyturingvi.reproduce.tables import check_rows
+from pyturingvi.reproduce.theory_report import TABLES, tell
+from pyturingvi.reproduce.writing import write_table
 from pyturingvi.sweeps.pools import default_workers, local_pool
 from pyturingvi.theory import QuadraticTarget
 
@@ -73,7 +75,13 @@ SCALE, BORDER = np.linspace(0.1, 2.0, 20), np.linspace(-2.0, 2.0, 41)
 
 
 def run_cells(function: Callable[..., Any], cells: Sequence[tuple[Any, ...]], job: Job, what: str) -> list[Any]:
-    """`function(*cell)` of every cell, in order; in processes of one thread each, the last cell started first."""
+    """`function(*cell)` of every cell, in order; in processes of one thread each, the last cell started first.
+
+    Raises
+    ------
+    EngineError
+        If a process dies.
+    """
     from tqdm.auto import tqdm
 
     n_workers = min(job.n_workers or default_workers(), len(cells))
@@ -86,6 +94,11 @@ def run_cells(function: Callable[..., Any], cells: Sequence[tuple[Any, ...]], jo
             for _ in as_completed(futures):
                 bar.update()
             return [future.result() for future in reversed(futures)]
+        except BrokenExecutor as error:
+            raise EngineError(
+                f"theory: a process died over its work on {what} ({error}). The parts that are whole are kept; call "
+                "again to go on."
+            ) from None
         finally:
             pool.shutdown(wait=True, kill_workers=True)
 
@@ -280,16 +293,41 @@ def counterexample(job: Job, size: Size) -> pd.DataFrame:
 PARTS = {"variance": variance, "complexity": complexity, "dimension": dimension, "counterexample": counterexample}
 
 
+# ---- the files ---------------------------------------------------------------------------------------------
+def rows_of(part: str, size: Size) -> Iterable[tuple[Any, ...]]:
+    """What names the rows of a part's table, as the columns of its key."""
+    if part == "variance":
+        return itertools.product(("isotropic", "coupled"), size.variance_n, FAMILIES, BASES, ("start", "optimum"))
+    if part == "complexity":
+        published = published_scaling()[["family", "n"]].itertuples(index=False, name=None)
+        return [*published, *((family, n) for family, sizes in size.complexity_n.items() for n in sizes)]
+    if part == "dimension":
+        return itertools.product(list_problems().problem, FAMILIES)
+    return itertools.product(SCALE, BORDER)
+
+
+def read(job: Job, part: str) -> pd.DataFrame:
+    """A part's table; DataError unless it is whole, and that of the job's preset."""
+    table, wanted = TABLES[part], rows_of(part, SIZES[job.preset])
+    return job.read(part, table, lambda frame: check_rows(frame, table.key, wanted, job.preset))
+
+
 def compute(job: Job) -> None:
-    """Write the CSV file of every part that has none yet, or a damaged one."""
+    """Write the CSV file of every part that has none yet; DataError, before any work, for a damaged one."""
     if job.engine == "julia":
         raise InputError("theory: its runs count updates on the embedded engine; take engine='auto' or 'numpy'.")
     pyplot()  # without it there would be no pictures in the end
-    for part, rows in PARTS.items():
-        try:
-            job.read(part, TABLES[part])
-        except DataError:
-            write_table(job.file(part), rows(job, SIZES[job.preset]), float_format="%.8g")
+    missing = [part for part in PARTS if not job.file(part).exists()]
+    for part in PARTS:
+        if part not in missing:
+            read(job, part)
+    for part in missing:
+        write_table(job.file(part), PARTS[part](job, SIZES[job.preset]), float_format="%.8g")
+
+
+def report(job: Job) -> str:
+    """Draw the pictures, and say of each claim what was found."""
+    return tell({part: read(job, part) for part in TABLES}, job)
 
 
 FIGURE = Figure(
@@ -300,4 +338,6 @@ FIGURE = Figure(
     },
     compute=compute,
     report=report,
+    computed=[f"{part}.csv" for part in PARTS],
+    reported=["variance.png", "complexity.png", "counterexample.png"],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pyturingvi.plots import COLOURS, pyplot
+from pyturingvi.reproduce.writing import write_picture
 
 # mean-field lies under structured where the theory does not tell them apart: a wide pale line shows both
 BOUND_STYLE = {"mean-field": {"lw": 4.0, "alpha": 0.35}, "structured": {"lw": 1.2}, "full-rank": {"lw": 1.2}}
@@ -53,7 +54,7 @@ def draw_variance(frame: pd.DataFrame, path: Path) -> None:
     figure.suptitle(
         f"Gradient-variance bound of section 3.2, M = {frame.n_samples[0]}; columns 1 and 2: Gaussian base", fontsize=11
     )
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, dpi=110)
 
 
 def draw_complexity(frame: pd.DataFrame, path: Path) -> None:
@@ -64,7 +65,8 @@ def draw_complexity(frame: pd.DataFrame, path: Path) -> None:
     )
     for name, colour in COLOURS.items():
         here = frame[frame.family == name]
-        small, large = here[here.updates_at_stepsize.notna()], here[here.published_best_updates.notna()]
+        is_published = here.published_best_updates.notna()
+        small, large = here[~is_published], here[is_published]
         left.plot(here.n, here.promised_updates, color=colour, ls="--", **BOUND_STYLE[name])
         left.plot(
             small.n, small.updates_at_stepsize, "o", color=colour, mfc="none", ms=8 if name == "mean-field" else 5
@@ -96,11 +98,11 @@ def draw_complexity(frame: pd.DataFrame, path: Path) -> None:
     right.axhline(frame.epsilon[0], color="0.3", ls="--", lw=1.2, label="promised")
     right.set(xscale="log", yscale="log", xlabel="n", ylabel="mean squared distance to the optimum")
     right.set_title("after the promised updates", fontsize=10)
-    sizes = sorted(frame[frame.updates_at_stepsize.notna()].n.unique())
+    sizes = sorted(frame[frame.published_best_updates.isna()].n.unique())
     right.set_xticks(sizes, [str(n) for n in sizes])
     right.set_xticks([], minor=True)
     right.legend(fontsize=7)
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, dpi=110)
 
 
 def draw_counterexample(frame: pd.DataFrame, path: Path) -> None:
@@ -132,4 +134,4 @@ def draw_counterexample(frame: pd.DataFrame, path: Path) -> None:
     figure.colorbar(
         picture, ax=axes, label="least eigenvalue of the Hessian (red: not convex)", shrink=0.9, extend="both"
     )
-    figure.savefig(path, dpi=110)
+    write_picture(figure, path, dpi=110)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +37,16 @@ TABLES = {
         flags=("holds",),
         words={"family": FAMILIES},
         empty=("published_best_updates", "holds", *_RAN),
+        contradictions={
+            # the updates needed at the theorem's stepsize are unknown where a run has not got there in those promised
+            "a run without what it found": lambda frame: (
+                frame.published_best_updates.isna()
+                & frame[["holds", "distance_after_promised", "best_updates"]].isna().any(axis=1)
+            ),
+            "a published number beside a run's": lambda frame: (
+                frame.published_best_updates.notna() & frame[["holds", *_RAN]].notna().any(axis=1)
+            ),
+        },
     ),
     "dimension": Table(
         key=("problem", "family"),
@@ -56,9 +67,8 @@ TABLES = {
 }
 
 
-def report(job: Job) -> str:
+def tell(tables: Mapping[str, pd.DataFrame], job: Job) -> str:
     """Draw the pictures, and say of each claim what was found."""
-    tables = {part: job.read(part, table) for part, table in TABLES.items()}
     variance, complexity, points = (tables[part] for part in ("variance", "complexity", "counterexample"))
     dimensions = tables["dimension"]
     draw_variance(variance, job.file("variance", ".png"))
@@ -93,7 +103,8 @@ def report_variance(frame: pd.DataFrame) -> list[str]:
 
 def report_complexity(frame: pd.DataFrame) -> list[str]:
     """What is promised, what was needed."""
-    ran, paper = frame[frame.updates_at_stepsize.notna()], frame[frame.published_best_updates.notna()]
+    is_published = frame.published_best_updates.notna()
+    ran, paper = frame[~is_published], frame[is_published]
     kept, loose, best, far = ran.holds.astype(bool), ran.loose_by, ran.promised_over_best, paper.promised_over_best
     names = {
         "family": "family",

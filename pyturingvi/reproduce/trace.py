@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyturingvi.reproduce import realistic
-from pyturingvi.reproduce.bands import BAND, draw_band, panels, save
+from pyturingvi.reproduce.bands import BAND, draw_band, panels
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
+from pyturingvi.reproduce.realistic_rows import check_curves, told
 from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.writing import write_picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +25,13 @@ TABLE = Table(
     natural=("n_iterations", "iteration", "n"),
     counts=("diverged",),
     numbers=("median", "q10", "q90"),  # minus infinity where replications have diverged
-    words={"family": FAMILIES},
+    words={"family": FAMILIES, "engine": ("numpy", "julia"), "dtype": ("float64", "float32")},
+    contradictions={
+        "more diverged replications than there are": lambda frame: frame.diverged > frame.n,
+        "a 10 % quantile above the median": lambda frame: frame.q10 > frame["median"],
+        "a 90 % quantile below the median": lambda frame: frame.q90 < frame["median"],
+        "an iteration beyond the last": lambda frame: frame.iteration > frame.n_iterations,
+    },
 )
 
 
@@ -41,11 +49,12 @@ def collect(job: Job) -> None:
 
 def report(job: Job) -> str:
     """Draw the curves, and say where each ends and when it had all but arrived."""
-    trace = job.read("elbo", TABLE)
+    trace = job.read("elbo", TABLE, lambda frame: check_curves(frame, job))
     _draw(trace, job)
     lines = [
+        told(job, trace),
         "Median ELBO over the replications (nats); 'arrived' is the first iteration drawn from which on the median "
-        f"stays within {NEAR:.0%} of its climb from its last value, or within a nat"
+        f"stays within {NEAR:.0%} of its climb from its last value, or within a nat",
     ]
     for problem in realistic.in_order(trace.problem):
         lines += ["", f"{problem}:", "  stepsize  family       after the first  after the last    80 % band    arrived"]
@@ -91,7 +100,7 @@ def _draw(trace: pd.DataFrame, job: Job) -> None:
             ax.set_xlabel("iteration")
         line[0].set_ylabel("ELBO (nats)")
     figure.suptitle("ELBO: median and 80 % band over replications; the end of the climb", fontsize=11)
-    save(figure, job.file("elbo", ".png"))
+    write_picture(figure, job.file("elbo", ".png"))
 
 
 def _panel(ax: Axes, here: pd.DataFrame) -> None:
@@ -119,4 +128,6 @@ FIGURE = Figure(
     presets={name: words for name, (words, _) in realistic.PRESETS.items()},
     compute=compute,
     report=report,
+    computed=["elbo.csv"],
+    reported=["elbo.png"],
 )

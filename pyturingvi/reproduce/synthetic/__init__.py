@@ -42,4 +42,6 @@ FIGURE = Figure(
     },
     compute=compute,
     report=report,
+    computed=["runs.csv"],
+    reported=["points.csv", "scaling.csv", "exponents.csv", "curves.png", "scaling.png", "report.txt"],
 )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.paths import write_text_atomically
 from pyturingvi.plots import COLOURS, pyplot
 from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.synthetic.plan import (
@@ -30,7 +29,7 @@ from pyturingvi.reproduce.synthetic.problem import (
     published_scaling,
 )
 from pyturingvi.reproduce.synthetic.runs import found_in, read_runs
-from pyturingvi.reproduce.tables import write_table
+from pyturingvi.reproduce.writing import write_picture, write_table, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +170,7 @@ def report(job: Job) -> str:
     lines = [f"Runs: {len(runs)}" + (f"; {len(unmade)} of the preset are not made yet" if unmade else "")]
     lines += [*_agreement(found, figure2), "", *_neighbors(found), *_stated(found), "", *_growth_lines(fitted)]
     text = "\n".join(lines)
-    write_text_atomically(job.file("report", ".txt"), f"{text}\n")
+    write_text(job.file("report", ".txt"), f"{text}\n")
     return text
 
 
@@ -291,8 +290,7 @@ def draw_curves(found: pd.DataFrame, job: Job) -> None:
         ax.set(xscale="log", yscale="log", xlabel="stepsize", title=f"n = {n}", xlim=(5e-6, 6e-2))
     axes[0].set_ylabel("updates to accuracy (dotted: not reached)")
     axes[0].legend(fontsize=6, loc="lower left")
-    figure.savefig(job.file("curves", ".png"), dpi=150)
-    plt.close(figure)
+    write_picture(figure, job.file("curves", ".png"), dpi=150)
 
 
 def draw_scaling(figure2: pd.DataFrame, fitted: pd.DataFrame, job: Job) -> None:
@@ -314,5 +312,4 @@ def draw_scaling(figure2: pd.DataFrame, fitted: pd.DataFrame, job: Job) -> None:
     ax.set_xticks(SCALING_SIZES, [str(n) for n in SCALING_SIZES], fontsize=8)
     ax.minorticks_off()
     ax.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(job.file("scaling", ".png"), dpi=150)
-    plt.close(figure)
+    write_picture(figure, job.file("scaling", ".png"), dpi=150)

@@ -22,8 +22,9 @@ from pyturingvi.errors import DataError, EngineError
 from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.synthetic.plan import Key, Run, plan
-from pyturingvi.reproduce.synthetic.problem import MAX_UPDATES, Reached, stepsizes, updates_to_accuracy
-from pyturingvi.reproduce.tables import Table, read_table, write_table
+from pyturingvi.reproduce.synthetic.problem import MAX_UPDATES, NOT_REACHED, Reached, stepsizes, updates_to_accuracy
+from pyturingvi.reproduce.tables import Table, read_table
+from pyturingvi.reproduce.writing import write_table
 from pyturingvi.sweeps.pools import default_workers, local_pool
 
 if TYPE_CHECKING:
@@ -37,13 +38,25 @@ _WRITE_SECONDS = 2.0  # between two writes of the file, at least
 
 TABLE = Table(
     key=COLUMNS[:5],
-    columns=("engine",),
     natural=("n", "n_samples", "max_updates"),
     counts=("step", "repeat", "seed"),
     positive=("stepsize",),
-    finite=("T", "seconds"),
-    words={"family": FAMILIES, "ended": ("reached", "not reached", "diverged")},
+    finite=("T",),
+    nonnegative=("seconds",),
+    words={
+        "family": FAMILIES,
+        "ended": ("reached", "not reached", "diverged"),
+        "engine": ("numpy", "julia"),
+    },
     empty=("T",),
+    contradictions={
+        "a run that reached the accuracy after more updates than it may make": lambda frame: (
+            (frame.ended == "reached") & (frame["T"] + 1 > frame.max_updates)
+        ),
+        f"a run without the accuracy and a T that is not {NOT_REACHED:,}": lambda frame: (
+            (frame.ended != "reached") & frame["T"].notna() & (frame["T"] != NOT_REACHED)
+        ),
+    },
 )
 
 
