@@ -25,7 +25,8 @@ from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.table1 import printed_table
 from pyturingvi.reproduce.writing import write_table
 from pyturingvi.sweeping import sweep
-from pyturingvi.sweeps.folder import FINISHED, SweepFolder, read_timing
+from pyturingvi.sweeps.cell_file import FINISHED
+from pyturingvi.sweeps.folder import SweepFolder, read_timing
 from pyturingvi.sweeps.grid import Cell, read_grid
 from pyturingvi.sweeps.pools import default_workers
 from pyturingvi.sweeps.progress import duration
