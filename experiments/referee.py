@@ -16,7 +16,7 @@ import pyturingvi as tv
 from pyturingvi.errors import DataError
 from pyturingvi.julia_runtime import start_julia
 from pyturingvi.reproduce.tables import Table, read_table
-from pyturingvi.reproduce.writing import write_table, write_text
+from pyturingvi.writing import write_table, write_text
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -10,6 +10,8 @@ import numpy as np
 from pyturingvi.errors import DataError
 from pyturingvi.families import FAMILIES
 from pyturingvi.layout import Layout
+from pyturingvi.paths import as_path
+from pyturingvi.writing import write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +96,7 @@ def save_elbo_plot(fit: Fit, path: str | os.PathLike[str]) -> None:
 
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     plot_elbo(fit, figure.add_subplot())
-    figure.savefig(path, dpi=150)
+    write_picture(figure, as_path(path, "plot"), dpi=150)
 
 
 def _two_colours(colour: str) -> Any:

@@ -12,7 +12,8 @@ import numpy as np
 
 from pyturingvi.comparisons.measures import COLUMNS, PATH_TOLERANCE
 from pyturingvi.errors import InputError
-from pyturingvi.paths import check_writable, file_stem, make_folder, write_atomically, write_text_atomically
+from pyturingvi.paths import check_writable, file_stem, make_folder
+from pyturingvi.writing import write_picture, write_table, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,8 +124,7 @@ class Comparison:
         figure: Figure = axes[0].figure
         if path is not None:
             figure.suptitle(f"{self.label}: numpy engine beside {self.source}", fontsize=10)
-            kind = path.suffix.lstrip(".").lower() or "png"
-            write_atomically(path, lambda stream: figure.savefig(stream, format=kind, dpi=150))
+            write_picture(figure, path, dpi=150)
         return figure
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
@@ -140,9 +140,8 @@ class Comparison:
             If they cannot be written; DataError without matplotlib.
         """
         stem = comparison_targets(folder, self.label)
-        csv = self._frame.assign(source=self.source).to_csv(index=False)
-        for path, text in ((stem[0], csv), (stem[1], self.to_markdown())):
-            write_text_atomically(path, text)
+        write_table(stem[0], self._frame.assign(source=self.source))
+        write_text(stem[1], self.to_markdown())
         self.plot(stem[2])
         return stem
 

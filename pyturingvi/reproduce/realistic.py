@@ -23,7 +23,6 @@ from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.table1 import printed_table
-from pyturingvi.reproduce.writing import write_table
 from pyturingvi.sweeping import sweep
 from pyturingvi.sweeps.cell_file import FINISHED
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
@@ -31,6 +30,7 @@ from pyturingvi.sweeps.grid import Cell, read_grid
 from pyturingvi.sweeps.pools import default_workers
 from pyturingvi.sweeps.progress import duration
 from pyturingvi.sweeps.result import SweepResult, load_sweep
+from pyturingvi.writing import write_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from pyturingvi.reproduce.claims import CLAIMS, ENDED, WITHIN, Curves, compariso
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
 from pyturingvi.reproduce.realistic_rows import check_fits, expected
 from pyturingvi.reproduce.tables import Table
-from pyturingvi.reproduce.writing import write_picture, write_table
+from pyturingvi.writing import write_picture, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,15 +104,20 @@ def _table(curves: Curves) -> list[str]:
     """Medians by family and stepsize, and the measures of sensitivity."""
     steps = sorted({step for curve in curves.values() for step in curve})
     head = "  " + " " * 11 + "".join(f"{step:>11.3g}" for step in steps)
-    lines = [f"{head}   range  loss at the largest  within {WITHIN:g} nats of its best"]
+    lines = [f"{head}      range  loss at the largest  within {WITHIN:g} nats of its best"]
     for family, curve in curves.items():
         found = sensitivity(curve)
-        values = "".join(f"{curve[step].value:>11.1f}" if step in curve else f"{'':>11}" for step in steps)
+        values = "".join(f"{_nats(curve[step].value) if step in curve else '':>11}" for step in steps)
         lines.append(
-            f"  {family:<11}{values}{found.spread.value:>8.1f}{found.loss.value:>21.1f}"
+            f"  {family:<11}{values}{_nats(found.spread.value):>11}{_nats(found.loss.value):>21}"
             f"{round(found.good * len(curve)):>9} of {len(curve)} stepsizes"
         )
     return lines
+
+
+def _nats(value: float) -> str:
+    """At most ten characters."""
+    return f"{value:.1f}" if abs(value) < 1e7 else f"{value:.3g}"
 
 
 # ---- picture ------------------------------------------------------------------------------------------------

@@ -35,9 +35,9 @@ from pyturingvi.reproduce.figure import Figure, Job
 from pyturingvi.reproduce.synthetic import PUBLISHED_SAMPLES, published_scaling, stepsizes, updates_to_accuracy
 from pyturingvi.reproduce.tables import check_rows
 from pyturingvi.reproduce.theory_report import TABLES, tell
-from pyturingvi.reproduce.writing import write_table
 from pyturingvi.sweeps.pools import default_workers, local_pool
 from pyturingvi.theory import QuadraticTarget
+from pyturingvi.writing import write_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,4 +1,4 @@
-"""How the figures write their files: whole, so that an interruption leaves the old one or the new one."""
+"""How tables, texts and pictures are written: whole, so that an interruption leaves the old file or the new one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pyturingvi.errors import OutputError
 from pyturingvi.paths import write_atomically
-from pyturingvi.plots import pyplot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,11 +25,15 @@ def write_table(path: Path, frame: pd.DataFrame, *, index: bool = False, **optio
 
 
 def write_picture(figure: Figure, path: Path, dpi: float = 100) -> None:
-    """Write a PNG file and let go of the figure; OutputError, which names it, if it cannot be written."""
+    """Write a picture, of the kind that its name ends in, and let go of the figure; OutputError, which names the file,
+    if it cannot be written."""
+    from matplotlib import pyplot
+
+    kind = path.suffix.lstrip(".").lower() or "png"
     try:
-        _write(path, lambda stream: figure.savefig(stream, format="png", dpi=dpi))
+        _write(path, lambda stream: figure.savefig(stream, format=kind, dpi=dpi))
     finally:
-        pyplot().close(figure)
+        pyplot.close(figure)
 
 
 def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
