@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pyturingvi.errors import InputError, PyTuringVIError
+from pyturingvi.errors import InputError, OutputError, PyTuringVIError
 
 if TYPE_CHECKING:
     from pyturingvi.result import Fit
@@ -120,8 +120,8 @@ def fit(
             try:
                 save_elbo_plot(result, picture)
                 typer.echo(f"wrote {picture}")
-            except OSError as error:
-                typer.echo(f"the picture could not be written to {picture}: {error.strerror or error}", err=True)
+            except OutputError as error:
+                typer.echo(str(error), err=True)
     if result.status != "completed":
         typer.echo(f"{result.status}: {result.message}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_UNUSABLE)
@@ -189,6 +189,7 @@ def reproduce(
             data_dir=data_dir,
         )
         typer.echo(text)
+        typer.echo(f"\nwrote {out / f'{figure}_{preset}_*'}")
 
 
 @app.command()
