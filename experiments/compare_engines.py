@@ -58,31 +58,34 @@ TABLE = Table(
 
 def read_comparison(path: Path, families: list[str]) -> pd.DataFrame:
     """A committed CSV; DataError, which names it, unless every family has every part of the report."""
-    advice = f"Move it away and compute it: python experiments/compare_engines.py {path.stem.removeprefix('compare_')}"
+    command = f"python experiments/compare_engines.py {path.stem.removeprefix('compare_')}"
     if not path.is_file():
-        raise DataError(f"{path}: not found. {advice.replace('Move it away and compute', 'Compute')}")
-    frame = read_table(path, TABLE, advice)
+        raise DataError(f"{path}: not found. Compute it: {command}")
+    advice = f"Move it away and compute it: {command}"
+    return read_table(path, TABLE, advice, check=lambda frame: check_whole(frame, families))
+
+
+def check_whole(frame: pd.DataFrame, families: list[str]) -> None:
+    """DataError for the first thing that a report of these families has and the table does not."""
     measured = frame[frame["part"] != "skipped"]
     unfit = measured[list(FIGURES)].isna().any(axis=1)
     if unfit.any():
-        raise DataError(f"{path}: lacks a figure in line {measured.index[unfit][0] + 2}. {advice}")
+        raise DataError(f"lacks a figure in line {measured.index[unfit][0] + 2}")
     if frame["source"].nunique() != 1:
-        raise DataError(f"{path}: has more than one source. {advice}")
+        raise DataError("has more than one source")
     if frame.duplicated(COLUMNS[:6]).any():
-        raise DataError(f"{path}: has a row twice. {advice}")
-    rows = measured.groupby(["part", "family"], dropna=False)
-    here = set(rows.groups)
+        raise DataError("has a row twice")
+    here = set(measured.groupby(["part", "family"], dropna=False).groups)
     skipped = set(frame.loc[frame["part"] == "skipped", "family"])
     wanted = [(part, name) for part in ("path", "elbo", "time") for name in families if name not in skipped]
     if lost := [f"{part} of {name}" for part, name in wanted if (part, name) not in here]:
-        raise DataError(f"{path}: has no {lost[0]}: rows are missing. {advice}")
+        raise DataError(f"has no {lost[0]}: rows are missing")
     if set(frame.loc[frame["part"] == "points", "quantity"]) != {"log density", "gradient"}:
-        raise DataError(f"{path}: has not both points, log density and gradient. {advice}")
+        raise DataError("has not both points, log density and gradient")
     paths = measured[measured["part"] == "path"].groupby(["family", "optimizer"])
     stops = paths["iteration"].agg(tuple)
     if stops.nunique() != 1 or stops.groupby("family").size().nunique() != 1 or not paths["agrees"].any().all():
-        raise DataError(f"{path}: has paths that are not whole. {advice}")
-    return frame
+        raise DataError("has paths that are not whole")
 
 
 def draw_again(name: str) -> tv.Comparison:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from pyturingvi.errors import OutputError
-from pyturingvi.paths import write_atomically
+from pyturingvi.paths import write_atomically, write_text_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file (UTF-8); OutputError, which names it, if it cannot be written."""
-    _write(path, lambda stream: stream.write(text.encode()))
+    with _failures_named(path):
+        write_text_atomically(path, text)
 
 
 def write_table(path: Path, frame: pd.DataFrame, *, index: bool = False, **options: Any) -> None:
@@ -31,13 +33,15 @@ def write_picture(figure: Figure, path: Path, dpi: float = 100) -> None:
 
     kind = path.suffix.lstrip(".").lower() or "png"
     try:
-        _write(path, lambda stream: figure.savefig(stream, format=kind, dpi=dpi))
+        with _failures_named(path):
+            write_atomically(path, lambda stream: figure.savefig(stream, format=kind, dpi=dpi))
     finally:
         pyplot.close(figure)
 
 
-def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+@contextmanager
+def _failures_named(path: Path) -> Iterator[None]:
     try:
-        write_atomically(path, write)
+        yield
     except OSError as error:  # a full disk, say
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}.") from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import matplotlib
 import numpy as np
@@ -39,6 +41,13 @@ def _only_marked_tests_find_julia(
         pytest.skip("no Julia: none is set up (`pyturingvi setup`)")
     for problem in examine_environment(environment):
         pytest.skip(f"no Julia: {problem}")
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    """One thread of this process: no processes to start."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
 
 
 @pytest.fixture

@@ -21,6 +21,11 @@ if os.environ.get("SWEEP_TEST_BOOTS"):
     (Path(os.environ["SWEEP_TEST_BOOTS"]) / f"boot-{os.getpid()}-{time.time_ns()}").touch()
 
 LAYOUT = tv.Layout(2, 3, 1)
+SMALL: dict[str, Any] = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 16}
+
+
+def run(grid: Any, executor: Any, out: Path, **options: Any) -> tv.SweepResult:
+    return tv.sweep(grid, executor, out=out, progress=False, **options)
 
 
 def normal(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

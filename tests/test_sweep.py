@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sweep_targets import LAYOUT, files, normal
+from sweep_targets import LAYOUT, SMALL, files, normal, run
 
 import pyturingvi as tv
 from pyturingvi.archive import read_archive
@@ -31,19 +30,7 @@ from pyturingvi.sweeps.pools import LocalWorkers, check_workers
 from pyturingvi.sweeps.progress import SweepProgress, duration
 from pyturingvi.sweeps.worker import Task, run_cell
 
-SMALL: dict[str, Any] = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 16}
 TRACE = ["iteration", "elbo", "std_error"]
-
-
-@pytest.fixture
-def executor() -> Iterator[ThreadPoolExecutor]:
-    """One thread of this process: no processes to start."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
-def run(grid: Any, executor: Any, out: Path, **options: Any) -> tv.SweepResult:
-    return tv.sweep(grid, executor, out=out, progress=False, **options)
 
 
 # ---- grids ---------------------------------------------------------------------------------------------------

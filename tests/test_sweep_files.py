@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sweep_targets import LAYOUT, files, normal
+from sweep_targets import LAYOUT, SMALL, files, normal, run
 
 import pyturingvi as tv
 from pyturingvi.archive import read_archive, write_archive
@@ -20,19 +18,6 @@ from pyturingvi.sweeps.cell_file import read_cell
 from pyturingvi.sweeps.folder import SweepFolder
 from pyturingvi.sweeps.grid import read_grid
 from pyturingvi.sweeps.worker import _read_model
-
-SMALL: dict[str, Any] = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 16}
-
-
-@pytest.fixture
-def executor() -> Iterator[ThreadPoolExecutor]:
-    """One thread of this process: no processes to start."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
-def run(grid: Any, executor: Any, out: Path, **options: Any) -> tv.SweepResult:
-    return tv.sweep(grid, executor, out=out, progress=False, **options)
 
 
 # ---- cells ---------------------------------------------------------------------------------------------------

@@ -21,13 +21,12 @@ import pandas as pd
 import psutil
 import pytest
 import sweep_targets
-from sweep_targets import LAYOUT, Normal, files, normal, slow_grid
+from sweep_targets import LAYOUT, SMALL, Normal, files, normal, slow_grid
 
 import pyturingvi as tv
 from pyturingvi.archive import read_archive
 from pyturingvi.errors import OutputError
 
-SMALL: dict[str, Any] = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 16}
 N_KILLS = 5
 
 

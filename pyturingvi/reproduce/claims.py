@@ -18,12 +18,12 @@ import numpy as np
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FAMILIES
 from pyturingvi.reproduce.realistic import EARLY, PAPER_ITERATIONS, in_order
+from pyturingvi.sweeps.cell_file import FINISHED
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BORNE_OUT, NOT_BORNE_OUT, UNSHOWN = "borne out", "not borne out", "cannot be shown at this size"
-ENDED = ("completed", "diverged")
 WITHIN = 5.0  # nats below the best, within which a stepsize counts as good
 COLUMNS = ["claim", "problem", "iteration", "quantity", "value", "low", "high", "replications", "verdict", "remark"]
 
@@ -87,8 +87,8 @@ def comparisons(elbo: pd.DataFrame) -> dict[tuple[str, int], Curves]:
     A problem whose families ran to different T appears twice: those of the largest T there, and all at `EARLY`.
     """
     found: dict[tuple[str, int], Curves] = {}
-    for problem in in_order(elbo.problem[elbo.status.isin(ENDED)]):
-        here = elbo[(elbo.problem == problem) & elbo.status.isin(ENDED)]
+    for problem in in_order(elbo.problem[elbo.status.isin(FINISHED)]):
+        here = elbo[(elbo.problem == problem) & elbo.status.isin(FINISHED)]
         longest = int(here.n_iterations.max())
         for iteration in dict.fromkeys([longest, longest if (here.n_iterations == longest).all() else EARLY]):
             frame, curves = values_at(here, iteration), {}
@@ -109,7 +109,7 @@ def values_at(elbo: pd.DataFrame, iteration: int) -> pd.DataFrame:
 
     Minus infinity is the value of a fit that had diverged by then.
     """
-    frame = elbo[elbo.status.isin(ENDED) & (elbo.n_iterations >= iteration)]
+    frame = elbo[elbo.status.isin(FINISHED) & (elbo.n_iterations >= iteration)]
     last, suffix = frame.n_iterations == iteration, f"_{EARLY}" if iteration == EARLY else ""
     values, errors = (frame[name].where(last, frame[f"{name}{suffix}"]) for name in ("elbo", "std_error"))
     gone = (frame.status == "diverged") & values.isna() & (last | (frame.n_updates <= iteration))

@@ -8,10 +8,11 @@ import numpy as np
 
 from pyturingvi.reproduce import realistic
 from pyturingvi.reproduce.bands import band, below_axis, draw_band, panels
-from pyturingvi.reproduce.claims import CLAIMS, ENDED, WITHIN, Curves, comparisons, judge, sensitivity, values_at
+from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, comparisons, judge, sensitivity, values_at
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
-from pyturingvi.reproduce.realistic_rows import check_fits, expected
+from pyturingvi.reproduce.realistic_rows import FIT, check_fits, expected
 from pyturingvi.reproduce.tables import Table
+from pyturingvi.sweeps.cell_file import FINISHED
 from pyturingvi.writing import write_picture, write_table
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def table() -> Table:
     """What the table of fits must have; a diverged, failed or missing fit has no ELBO."""
     values, errors = ([f"{name}{suffix}" for suffix in ("", f"_{realistic.EARLY}")] for name in ("elbo", "std_error"))
     return Table(
-        key=("problem", "family", "stepsize", "seed", "n_iterations"),
+        key=FIT,
         positive=("stepsize",),
         natural=("n_iterations",),
         counts=("seed", "n_updates"),
@@ -56,10 +57,10 @@ def table() -> Table:
                 (frame.status == "diverged") & frame[["elbo", "std_error"]].notna().any(axis=1)
             ),
             "an ELBO of a fit that is not there": lambda frame: (
-                ~frame.status.isin(ENDED) & frame[[*values, *errors]].notna().any(axis=1)
+                ~frame.status.isin(FINISHED) & frame[[*values, *errors]].notna().any(axis=1)
             ),
             "a finished fit without its number of updates": lambda frame: (
-                frame.status.isin(ENDED) & frame.n_updates.isna()
+                frame.status.isin(FINISHED) & frame.n_updates.isna()
             ),
             "more updates than iterations": lambda frame: frame.n_updates > frame.n_iterations,
         },
@@ -92,7 +93,7 @@ def report(job: Job) -> str:
 
 
 def _settings_line(elbo: pd.DataFrame, n_fits: int) -> str:
-    done = elbo[elbo.status.isin(ENDED)]
+    done = elbo[elbo.status.isin(FINISHED)]
     counts = {status: int((elbo.status == status).sum()) for status in ("diverged", "failed")}
     counts["missing"] = n_fits - len(done) - counts["failed"]  # also those that the table does not name
     words = [f"{len(done)} of {n_fits} fits are there", *(f"{n} {status}" for status, n in counts.items() if n)]

@@ -56,23 +56,25 @@ TABLE = Table(
         f"a run without the accuracy and a T that is not {NOT_REACHED:,}": lambda frame: (
             (frame.ended != "reached") & frame["T"].notna() & (frame["T"] != NOT_REACHED)
         ),
+        "a run that ended and no T of it": lambda frame: frame["T"].isna() & (frame.ended != "not reached"),
+        "a T below 0": lambda frame: frame["T"] < 0,
+        "a stepsize that is not the one of its number `step`": lambda frame: ~_is_of_the_grid(frame),
     },
 )
 
 
 def read_runs(job: Job, *, rows_needed: bool = True) -> pd.DataFrame:
     """The runs made so far; DataError if there are none, or the file is something else."""
-    path = job.file("runs")
-    frame = job.read("runs", TABLE) if rows_needed else read_table(path, TABLE, job.advice(), rows_needed=False)
+    if rows_needed:
+        return job.read("runs", TABLE)[list(COLUMNS)]
+    return read_table(job.file("runs"), TABLE, job.advice(), rows_needed=False)[list(COLUMNS)]
+
+
+def _is_of_the_grid(frame: pd.DataFrame) -> np.ndarray:
+    """Which rows have the stepsize of their number `step`."""
     grid = stepsizes()
-    known = frame.step < len(grid)
-    if not known.all() or not np.allclose(grid[frame.step.to_numpy()], frame.stepsize, rtol=1e-6, atol=0):
-        raise DataError(f"{path}: has a stepsize that is not the one of its number `step`. {job.advice()}")
-    if (frame["T"].isna() & (frame.ended != "not reached")).any():
-        raise DataError(f"{path}: has a run that ended and no T of it. {job.advice()}")
-    if (frame["T"] < 0).any():
-        raise DataError(f"{path}: has a T below 0. {job.advice()}")
-    return frame[list(COLUMNS)]
+    of_step = grid[np.minimum(frame.step.to_numpy(), len(grid) - 1)]
+    return (frame.step.to_numpy() < len(grid)) & np.isclose(of_step, frame.stepsize, rtol=1e-6, atol=0)
 
 
 def found_in(runs: pd.DataFrame) -> dict[Key, float]:
