@@ -56,7 +56,7 @@ def fits(problem: str, family: str, side: str, dtype: str) -> bool:
     if family != "full-rank":
         return True
     from pyturingvi.families import get_family
-    from pyturingvi.memory import available_memory, fit_bytes
+    from pyturingvi.optimize.memory import available_memory, fit_bytes
     from pyturingvi.problems import list_problems
 
     row = list_problems().set_index("problem").loc[problem.removesuffix("-missing")]

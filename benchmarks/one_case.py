@@ -40,9 +40,9 @@ def time_ours(model: Any, family: str, dtype: str, seconds: float) -> list[float
     import pyturingvi as tv
     from pyturingvi.engines.base import FitSpec
     from pyturingvi.engines.numpy_engine import NumpyEngine
-    from pyturingvi.monitor import RunMonitor
+    from pyturingvi.optimize.monitor import RunMonitor
     from pyturingvi.optimize.noise import NoiseStream
-    from pyturingvi.parallel import Workers
+    from pyturingvi.support.parallel import Workers
 
     chosen = family_of(family)
     spec = FitSpec(

@@ -27,7 +27,7 @@ from pyturingvi.comparisons.result import comparison_targets
 from pyturingvi.errors import DataError
 from pyturingvi.families import FAMILIES
 from pyturingvi.reproduce.tables import Table, read_table
-from pyturingvi.writing import write_text
+from pyturingvi.support.files import write_text
 
 RESULTS = Path(__file__).parent / "results"
 MODELS: dict[str, Callable[[], tv.models.Model]] = {

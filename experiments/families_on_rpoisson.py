@@ -14,7 +14,7 @@ import pandas as pd
 from reproduced import errors_in_one_line
 
 import pyturingvi as tv
-from pyturingvi.writing import write_table
+from pyturingvi.support.files import write_table
 
 RESULTS = Path(__file__).parent / "results"
 SETTINGS = {"n_iterations": 20_000, "elbo_every": 20_000, "elbo_samples": 16_384, "progress": False}

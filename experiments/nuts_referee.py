@@ -29,7 +29,7 @@ import pyturingvi as tv
 from pyturingvi.data.rwm5yr import load_rwm5yr
 from pyturingvi.plots import COLOURS, pyplot
 from pyturingvi.reproduce.tables import Table
-from pyturingvi.writing import write_picture
+from pyturingvi.support.files import write_picture
 
 ROWS = 200
 NUTS = {"n_draws": 1_500, "n_tune": 1_000, "n_chains": 4, "seed": 0}

@@ -12,7 +12,7 @@ from reproduced import errors_in_one_line
 
 import pyturingvi as tv
 from pyturingvi.plots import plot_scale_patterns, save_elbo_plot
-from pyturingvi.writing import write_picture
+from pyturingvi.support.files import write_picture
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 

@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 import pyturingvi as tv
+from pyturingvi.bridge.runtime import start_julia
 from pyturingvi.errors import DataError
-from pyturingvi.julia_runtime import start_julia
 from pyturingvi.reproduce.tables import Table, read_table
-from pyturingvi.writing import write_table, write_text
+from pyturingvi.support.files import write_table, write_text
 
 RESULTS = Path(__file__).parent / "results"
 

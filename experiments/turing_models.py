@@ -24,7 +24,7 @@ from reproduced import errors_in_one_line
 import pyturingvi as tv
 from pyturingvi.plots import COLOURS, pyplot
 from pyturingvi.reproduce.tables import Table
-from pyturingvi.writing import write_picture
+from pyturingvi.support.files import write_picture
 
 NUTS = {"n_draws": 2_000, "n_tune": 1_000, "n_chains": 4, "seed": 0, "target_acceptance": 0.95}
 FIT = {"n_iterations": 20_000, "n_samples": 8, "elbo_every": 20_000, "elbo_samples": 8_192}

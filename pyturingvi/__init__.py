@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyturingvi import data, errors, models, theory
-    from pyturingvi.comparing import compare
+    from pyturingvi.bridge.runtime import start_julia
+    from pyturingvi.comparisons.compare import compare
     from pyturingvi.comparisons.result import Comparison
     from pyturingvi.errors import PyTuringVIError
     from pyturingvi.families import FullRank, MeanField, Structured
     from pyturingvi.fitting import fit
-    from pyturingvi.julia_runtime import start_julia
     from pyturingvi.layout import Layout
     from pyturingvi.nuts import NutsDraws, sample_nuts
     from pyturingvi.optimize.averaging import PolynomialAveraging
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyturingvi.optimize.schedules import step_decay
     from pyturingvi.problems import list_problems, load_problem
     from pyturingvi.result import Fit, load_fit
-    from pyturingvi.sweeping import sweep
     from pyturingvi.sweeps.result import SweepResult, load_sweep
+    from pyturingvi.sweeps.sweep import sweep
 
 # Loaded on first use, so that importing the package imports no heavy library.
 _WHERE = {
@@ -39,16 +39,16 @@ _WHERE = {
     "SGD": "optimize.rules",
     "Structured": "families",
     "SweepResult": "sweeps.result",
-    "compare": "comparing",
+    "compare": "comparisons.compare",
     "fit": "fitting",
     "list_problems": "problems",
     "load_fit": "result",
     "load_problem": "problems",
     "load_sweep": "sweeps.result",
     "sample_nuts": "nuts",
-    "start_julia": "julia_runtime",
+    "start_julia": "bridge.runtime",
     "step_decay": "optimize.schedules",
-    "sweep": "sweeping",
+    "sweep": "sweeps.sweep",
 }
 _MODULES = ("data", "errors", "models", "theory")
 

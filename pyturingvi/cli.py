@@ -76,9 +76,9 @@ def fit(
     import pyturingvi as tv
     from pyturingvi.families import get_family
     from pyturingvi.fitting import check_values
-    from pyturingvi.interrupts import DeferredInterrupt
-    from pyturingvi.paths import check_writable
     from pyturingvi.plots import save_elbo_plot
+    from pyturingvi.support.files import check_writable
+    from pyturingvi.support.interrupts import DeferredInterrupt
 
     name = get_family(family).name
     optimizer = tv.Adam(stepsize)
@@ -209,9 +209,9 @@ def compare(
     Exit code 0 means that everything agrees that was judged, 1 that something does not, 2 that an argument was refused.
     """
     import pyturingvi as tv
-    from pyturingvi.arguments import whole_number
     from pyturingvi.comparisons.plan import MOST_ITERATIONS, MOST_RUNS
     from pyturingvi.comparisons.result import comparison_targets
+    from pyturingvi.support.arguments import whole_number
 
     names = [name.strip() for name in families.split(",")]
     if not all(names):
@@ -241,10 +241,10 @@ def setup(
     Without options it downloads and installs, into this Python environment and Julia's depot. Exit code 2 means that
     it failed and nothing was remembered.
     """
-    from pyturingvi.julia_settings import forget_settings, settings_path
+    from pyturingvi.bridge.remembered import forget_settings, settings_path
 
     if not forget:
-        from pyturingvi.julia_setup import set_up
+        from pyturingvi.setup.install import set_up
 
         set_up(julia, project, typer.echo)
     elif julia is not None or project is not None:
@@ -262,7 +262,7 @@ def doctor(
     Exit code 1 means that a Julia is set up which cannot be used (or its settings are damaged); 0 that nothing is
     broken, whatever is not installed.
     """
-    from pyturingvi.doctor import examine
+    from pyturingvi.setup.doctor import examine
 
     findings = examine(start)
     width = max(len(finding.topic) for finding in findings)
@@ -276,7 +276,7 @@ def doctor(
 
 def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Path, Path | None]:
     """Paths of the fit and its picture, found writable."""
-    from pyturingvi.paths import as_path, check_writable, file_stem, make_folder
+    from pyturingvi.support.files import as_path, check_writable, file_stem, make_folder
 
     stem = f"{file_stem(label)}-{family}"
     if out is not None:

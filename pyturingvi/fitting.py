@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.arguments import LARGEST_SEED, real_array, whole_number
-from pyturingvi.array_namespace import DTYPES
 from pyturingvi.engines.base import FitSpec, check_engine_name, digest, model_digest, select_engine
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.families import Family, get_family
-from pyturingvi.memory import check_limit, check_memory, fit_bytes
 from pyturingvi.models.base import Model
-from pyturingvi.monitor import RunMonitor
 from pyturingvi.optimize.averaging import PolynomialAveraging
+from pyturingvi.optimize.memory import check_limit, check_memory, fit_bytes
+from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.optimize.rules import Adam, Rule, get_rule
-from pyturingvi.paths import check_writable
 from pyturingvi.result import Fit
+from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
+from pyturingvi.support.array_namespace import DTYPES
+from pyturingvi.support.files import check_writable
 
 DEFAULT_OPTIMIZER = Adam(1e-3)
 

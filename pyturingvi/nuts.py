@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.arguments import LARGEST_SEED, whole_number
 from pyturingvi.draws import arviz_tree, scalar_labels
 from pyturingvi.errors import EngineError, InputError, unknown_name
-from pyturingvi.interrupts import DeferredInterrupt
-from pyturingvi.memory import check_nuts_memory
 from pyturingvi.models.base import Model
 from pyturingvi.models.turing import AD_BACKENDS, Turing
+from pyturingvi.optimize.memory import check_nuts_memory
+from pyturingvi.support.arguments import LARGEST_SEED, whole_number
+from pyturingvi.support.interrupts import DeferredInterrupt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,7 +137,7 @@ class NutsDraws:
 
     def _diagnose(self, flat: np.ndarray) -> np.ndarray:
         """R-hat, bulk and tail ESS (3, k) of draws (n_chains*n_draws, k), by MCMCDiagnosticTools.jl."""
-        from pyturingvi.julia_runtime import start_julia
+        from pyturingvi.bridge.runtime import start_julia
 
         n_chains, n_draws, _ = self.points.shape
         if n_draws < 4:
@@ -225,7 +225,7 @@ def sample_nuts(
         raise unknown_name("ad", ad, AD_BACKENDS)
     check_nuts_memory(model.dim, n_chains, n_draws)
 
-    from pyturingvi.julia_runtime import start_julia
+    from pyturingvi.bridge.runtime import start_julia
 
     start = time.perf_counter()
     runtime = start_julia()

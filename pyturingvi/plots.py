@@ -10,8 +10,7 @@ import numpy as np
 from pyturingvi.errors import DataError
 from pyturingvi.families import FAMILIES
 from pyturingvi.layout import Layout
-from pyturingvi.paths import as_path
-from pyturingvi.writing import write_picture
+from pyturingvi.support.files import as_path, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

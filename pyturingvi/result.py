@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.archive import damaged, join_state, read_archive, split_state, write_archive
-from pyturingvi.arguments import LARGEST_SEED, real_array, whole_number
 from pyturingvi.draws import arviz_tree, scalar_labels
 from pyturingvi.engines.base import FitSpec, Outcome
 from pyturingvi.errors import OutputError
 from pyturingvi.families import Family
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
-from pyturingvi.paths import as_path, check_writable
+from pyturingvi.support.archive import damaged, join_state, read_archive, split_state, write_archive
+from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
+from pyturingvi.support.files import as_path, check_writable
 
 if TYPE_CHECKING:
     import pandas as pd

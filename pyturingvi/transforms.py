@@ -12,8 +12,8 @@ from types import ModuleType
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
+from pyturingvi.support.array_namespace import Array, namespace_of
 
 LOG_2 = math.log(2.0)
 

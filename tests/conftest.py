@@ -25,8 +25,8 @@ def _only_marked_tests_find_julia(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Tests marked `julia` use the environment that is set up; all others see a machine without one."""
+    from pyturingvi.bridge.environment import VARIABLES, examine_environment, find_environment
     from pyturingvi.errors import EngineError
-    from pyturingvi.julia_environment import VARIABLES, examine_environment, find_environment
 
     if request.node.get_closest_marker("julia") is None:
         monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path_factory.getbasetemp() / "no-settings"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from pyturingvi.julia_environment import PYTHONCALL, source_directory
+from pyturingvi.bridge.environment import PYTHONCALL, source_directory
 
 STANDARD = "LinearAlgebra|Random|SHA|SparseArrays"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyturingvi
-from pyturingvi.julia_environment import JuliaEnvironment
+from pyturingvi.bridge.environment import JuliaEnvironment
 
 PACKAGE = str(Path(pyturingvi.__file__).parents[1])
 

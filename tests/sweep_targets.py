@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 import pyturingvi as tv
-from pyturingvi import fitting, monitor
+from pyturingvi import fitting
+from pyturingvi.optimize import monitor
 
 if os.environ.get("SWEEP_TEST_CHECKPOINTS"):  # workers import this module: checkpoints at each look, not each 30 s
     fitting.RunMonitor = functools.partial(monitor.RunMonitor, checkpoint_seconds=0.0)  # type: ignore[misc]

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 import pyturingvi as tv
-from pyturingvi.archive import read_archive, write_archive
 from pyturingvi.errors import InputError, OutputError
-from pyturingvi.interrupts import DeferredInterrupt, interrupts_raised
 from pyturingvi.layout import Layout
+from pyturingvi.support.archive import read_archive, write_archive
+from pyturingvi.support.interrupts import DeferredInterrupt, interrupts_raised
 
 TRACE = ["iteration", "elbo", "std_error"]
 N_ITERATIONS, EVERY = 3000, 30
@@ -34,7 +34,8 @@ import functools, sys, time
 sys.path.insert(0, {tests!r})
 import numpy as np
 import pyturingvi as tv
-from pyturingvi import fitting, monitor
+from pyturingvi import fitting
+from pyturingvi.optimize import monitor
 from test_checkpoint import fit_again
 
 fitting.RunMonitor = functools.partial(monitor.RunMonitor, checkpoint_seconds=0.0)
@@ -311,7 +312,7 @@ def test_a_checkpoint_that_cannot_be_written_in_the_middle_does_not_end_the_run(
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pyturingvi.monitor.write_archive", full)
+    monkeypatch.setattr("pyturingvi.optimize.monitor.write_archive", full)
     with pytest.warns(RuntimeWarning, match=r"checkpoint: .*run\.npz.* No space left on device"):
         fit = fit_again(tmp_path / "run.npz", n_iterations=90)
     assert_same_numbers(fit, fit_again(n_iterations=90))

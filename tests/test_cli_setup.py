@@ -17,10 +17,11 @@ import pytest
 from fake_julia import fake_julia, fake_project
 from julia_children import PACKAGE, break_package, copy_project, run, variables
 
-from pyturingvi import julia_setup, julia_trial
+from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, find_environment
 from pyturingvi.errors import EngineError, InputError, OutputError
-from pyturingvi.julia_environment import VARIABLES, JuliaEnvironment, find_environment
-from pyturingvi.julia_trial import Trial, try_start
+from pyturingvi.setup import install as julia_setup
+from pyturingvi.setup import trial as julia_trial
+from pyturingvi.setup.trial import Trial, try_start
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia")
 

@@ -19,10 +19,11 @@ from targets import GaussianTarget
 from typer.testing import CliRunner
 
 import pyturingvi as tv
-from pyturingvi import cli, comparing
+from pyturingvi import cli
+from pyturingvi.comparisons import compare as comparing
 from pyturingvi.comparisons import measures, plan, recorded
 from pyturingvi.errors import DataError, EngineError, InputError, MemoryLimitError, OutputError
-from pyturingvi.memory import fit_bytes
+from pyturingvi.optimize.memory import fit_bytes
 
 SMALL: dict[str, Any] = {"n_iterations": 20, "fit_iterations": 30, "n_runs": 3, "n_samples": 2, "progress": False}
 FAULTS = ["log density", "gradient", "parameters", "ELBO"]
@@ -81,7 +82,7 @@ def timed(sides: Any, model: tv.models.Model, family: Any, rule: Any) -> dict[st
 @pytest.fixture
 def no_julia(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another test may have started Julia in this process."""
-    from pyturingvi import julia_runtime
+    from pyturingvi.bridge import runtime as julia_runtime
 
     def refuse() -> None:
         raise EngineError("no Julia environment is set up.")
@@ -193,7 +194,7 @@ def test_a_family_that_is_too_large_is_skipped_and_the_report_says_why(
     monkeypatch.setattr(plan, "MOST_PARAMS", 10**9)
     noise = 8 * SMALL["n_iterations"] * SMALL["n_samples"] * poisson.dim
     needed = fit_bytes(tv.FullRank(), poisson.layout, 8, 2, SMALL["n_samples"], elbo_samples=plan.ELBO_SAMPLES) + noise
-    monkeypatch.setattr("pyturingvi.memory.available_memory", lambda device="cpu": needed - 1)
+    monkeypatch.setattr("pyturingvi.optimize.memory.available_memory", lambda device="cpu": needed - 1)
     assert "than is free" in tv.compare(poisson, **SMALL).frame().query("part == 'skipped'")["note"].iloc[0]
 
 

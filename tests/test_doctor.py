@@ -12,10 +12,10 @@ from fake_julia import fake_julia, fake_project
 from julia_children import break_package, copy_project
 from typer.testing import CliRunner
 
-from pyturingvi import doctor
+from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, find_environment, remember
 from pyturingvi.cli import app
-from pyturingvi.doctor import Finding, examine
-from pyturingvi.julia_environment import VARIABLES, JuliaEnvironment, find_environment, remember
+from pyturingvi.setup import doctor
+from pyturingvi.setup.doctor import Finding, examine
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia")
 

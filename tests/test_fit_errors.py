@@ -15,7 +15,7 @@ import pyturingvi as tv
 from pyturingvi.errors import EngineError, InputError, MemoryLimitError, PyTuringVIError, unknown_name
 from pyturingvi.families import get_family
 from pyturingvi.layout import Layout
-from pyturingvi.memory import available_memory, fit_bytes
+from pyturingvi.optimize.memory import available_memory, fit_bytes
 
 LAYOUT = Layout(2, 3, 1)  # d = 5; structured: p = 5 + 3 + 3 (2 + 1) = 17
 NAN, INF = float("nan"), float("inf")
@@ -315,7 +315,7 @@ def test_full_rank_at_the_largest_size_is_refused_before_anything_is_allocated()
 
 
 def test_what_the_machine_has_free_is_the_default_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyturingvi.memory.available_memory", lambda device: 100)
+    monkeypatch.setattr("pyturingvi.optimize.memory.available_memory", lambda device: 100)
     refuse("100 bytes .* are free", MemoryLimitError)
 
 

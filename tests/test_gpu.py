@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import pyturingvi as tv
-from pyturingvi.array_namespace import namespace_for, to_numpy
 from pyturingvi.data.simulate import simulate_irt, simulate_rpoisson, simulate_volatility
 from pyturingvi.errors import EngineError
+from pyturingvi.support.array_namespace import namespace_for, to_numpy
 
 pytestmark = pytest.mark.gpu
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyturingvi import julia_compile
-from pyturingvi.julia_compile import spare_depot
+from pyturingvi.bridge import compiling as julia_compile
+from pyturingvi.bridge.compiling import spare_depot
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import pytest
 
 import pyturingvi as tv
+from pyturingvi.bridge.environment import find_environment, manifest_versions
+from pyturingvi.bridge.runtime import start_julia
 from pyturingvi.engines.base import select_engine
 from pyturingvi.errors import EngineError
-from pyturingvi.julia_environment import find_environment, manifest_versions
-from pyturingvi.julia_runtime import start_julia
 
 _CUDA = "052768ef-5323-5732-b1bb-66c8b64840ba"
 

@@ -56,8 +56,8 @@ def test_the_same_noise_leads_to_the_same_parameters(
 @pytest.mark.parametrize("epsilon", [4.0, 0.25, 1e-9])
 def test_both_engines_stop_after_the_same_update_within_epsilon(family: str, epsilon: float) -> None:
     from pyturingvi.engines.base import select_engine
-    from pyturingvi.monitor import RunMonitor
     from pyturingvi.optimize.loop import StopWithin
+    from pyturingvi.optimize.monitor import RunMonitor
 
     model = tv.models.IsotropicGaussian(4)
     noise = np.random.default_rng(12).standard_normal((400, 10, model.dim))

@@ -16,10 +16,8 @@ import pytest
 from fake_julia import fake_julia, fake_project, packages
 
 import pyturingvi as tv
-from pyturingvi import julia_environment
-from pyturingvi.engines import base
-from pyturingvi.errors import EngineError, OutputError
-from pyturingvi.julia_environment import (
+from pyturingvi.bridge import environment as julia_environment
+from pyturingvi.bridge.environment import (
     BROKEN,
     OLDEST,
     VARIABLES,
@@ -33,7 +31,9 @@ from pyturingvi.julia_environment import (
     satisfies,
     source_directory,
 )
-from pyturingvi.julia_settings import forget_settings, settings_path
+from pyturingvi.bridge.remembered import forget_settings, settings_path
+from pyturingvi.engines import base
+from pyturingvi.errors import EngineError, OutputError
 
 EXE, PROJECT = VARIABLES
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia")
@@ -106,7 +106,7 @@ def test_one_of_the_two_variables_is_an_error_that_names_the_other(
 
 
 def test_juliacalls_options_of_the_interpreter_come_before_its_variables() -> None:
-    code = "from pyturingvi.julia_environment import find_environment as f; e = f(); print(e.executable, e.project)"
+    code = "from pyturingvi.bridge.environment import find_environment as f; e = f(); print(e.executable, e.project)"
     command = [sys.executable, "-X", "juliacall-exe=/a", "-X", "juliacall-project=/b", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, EXE: "/c"})
     assert done.stdout == "/a /b\n"
@@ -116,7 +116,7 @@ def test_an_environment_of_juliapkg_is_found_without_juliapkg(config: Path, usab
     remember(JuliaEnvironment(usable.executable, usable.project, "juliapkg"))
     code = (
         "import sys; sys.modules['juliapkg'] = None\n"
-        "from pyturingvi.julia_environment import examine_environment, find_environment\n"
+        "from pyturingvi.bridge.environment import examine_environment, find_environment\n"
         "print(find_environment().origin, examine_environment(find_environment()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from pyturingvi.julia_environment import find_environment, source_directory
+from pyturingvi.bridge.environment import find_environment, source_directory
 
 
 @pytest.mark.julia

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from julia_children import PACKAGE, break_package, copy_project, popen, run
 
-from pyturingvi.julia_environment import JuliaEnvironment, find_environment
+from pyturingvi.bridge.environment import JuliaEnvironment, find_environment
 
 pytestmark = pytest.mark.julia
 
@@ -286,7 +286,8 @@ def test_ctrl_c_while_the_package_is_compiled_ends_that_at_once(environment: Jul
 def test_a_killed_run_resumes_to_the_same_numbers(environment: JuliaEnvironment, tmp_path: Path) -> None:
     code = """
     import functools
-    from pyturingvi import fitting, monitor
+    from pyturingvi import fitting
+    from pyturingvi.optimize import monitor
     fitting.RunMonitor = functools.partial(monitor.RunMonitor, checkpoint_seconds=0.0)
     pace = float(os.environ["PACE"])
     tell = lambda i, e: (print(i, flush=True), time.sleep(pace), None)[2]

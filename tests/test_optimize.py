@@ -22,7 +22,7 @@ from pyturingvi.layout import Layout
 from pyturingvi.optimize.noise import ELBO_STREAM, NoiseStream, generator
 from pyturingvi.optimize.objective import Objective
 from pyturingvi.optimize.rules import Rule, rule_from_config
-from pyturingvi.parallel import Workers
+from pyturingvi.support.parallel import Workers
 
 LAYOUT = Layout(2, 3, 2)
 

@@ -38,7 +38,7 @@ def test_an_unpacked_wheel_uses_the_julia_code_and_the_record_inside_it(tmp_path
     code = f"""
 import sys
 sys.path.insert(0, {str(tmp_path / "site")!r})
-from pyturingvi.julia_environment import juliapkg_table, source_directory
+from pyturingvi.bridge.environment import juliapkg_table, source_directory
 from pyturingvi.comparisons.recorded import RecordedReference, reference_directory
 print(source_directory(), "Zygote" in juliapkg_table()["packages"], reference_directory())
 assert len(RecordedReference("irt").points()) == 3

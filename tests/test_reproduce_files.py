@@ -393,7 +393,7 @@ def test_files_are_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         shutil.copy(RESULTS / name, tmp_path)
     for name in writes:
         (tmp_path / name).write_text("old\n")
-    monkeypatch.setattr("pyturingvi.paths.os.replace", interrupted)
+    monkeypatch.setattr("pyturingvi.support.files.os.replace", interrupted)
     for name, write in writes.items():
         with pytest.raises(KeyboardInterrupt):
             write()
@@ -436,7 +436,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     shutil.copy(RESULTS / "trace_laptop_elbo.csv", tmp_path)
-    monkeypatch.setattr("pyturingvi.paths.os.fsync", full)
+    monkeypatch.setattr("pyturingvi.support.files.os.fsync", full)
     with pytest.raises(OutputError, match=r"table1_quick_counts\.csv: cannot be written: No space left on device"):
         reproduce("table1", out=tmp_path)
     with pytest.raises(OutputError, match=r"trace_laptop_elbo\.png: cannot be written: No space left on device"):

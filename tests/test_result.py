@@ -13,9 +13,9 @@ from scipy import stats
 from targets import GaussianTarget, dense_location_scale, random_flat
 
 import pyturingvi as tv
-from pyturingvi.archive import read_archive, write_archive
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.layout import Layout
+from pyturingvi.support.archive import read_archive, write_archive
 
 QUIET: dict[str, Any] = {"progress": False, "elbo_samples": 64}
 STILL = tv.SGD(1e-300)  # one update with it leaves the start as it is

@@ -21,8 +21,8 @@ import pytest
 from sweep_targets import LAYOUT, SMALL, files, normal, run
 
 import pyturingvi as tv
-from pyturingvi.archive import read_archive
 from pyturingvi.errors import DataError, EngineError, InputError, OutputError
+from pyturingvi.support.archive import read_archive
 from pyturingvi.sweeps import folder as folder_module
 from pyturingvi.sweeps.folder import CellLock, SweepFolder
 from pyturingvi.sweeps.grid import SETTINGS, read_grid
@@ -622,7 +622,7 @@ def test_a_late_worker_of_an_ended_call_does_nothing(isotropic: Any, tmp_path: P
 
 
 def test_local_cells_run_beside_each_other_as_far_as_memory_goes(isotropic: Any, tmp_path: Path) -> None:
-    from pyturingvi.sweeping import _Run
+    from pyturingvi.sweeps.sweep import _Run
 
     small, large, huge = read_grid(
         [{"model": isotropic, "family": family, **SMALL} for family in ("mean-field", "structured", "full-rank")]
@@ -658,7 +658,7 @@ def test_cells_of_this_call_and_of_earlier_ones_tell_how_long_the_others_take(
         bars.append(SweepProgress(*arguments))
         return bars[-1]
 
-    monkeypatch.setattr("pyturingvi.sweeping.SweepProgress", keep_bar)
+    monkeypatch.setattr("pyturingvi.sweeps.sweep.SweepProgress", keep_bar)
     grid = {"model": isotropic, **SMALL}
     cost = read_grid(grid)[0].cost
     run({**grid, "seed": range(2)}, executor, tmp_path)

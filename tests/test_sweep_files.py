@@ -11,8 +11,8 @@ import pytest
 from sweep_targets import LAYOUT, SMALL, files, normal, run
 
 import pyturingvi as tv
-from pyturingvi.archive import read_archive, write_archive
 from pyturingvi.errors import DataError, OutputError
+from pyturingvi.support.archive import read_archive, write_archive
 from pyturingvi.sweeps import folder as folder_module
 from pyturingvi.sweeps.cell_file import read_cell
 from pyturingvi.sweeps.folder import SweepFolder

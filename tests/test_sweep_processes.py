@@ -24,8 +24,8 @@ import sweep_targets
 from sweep_targets import LAYOUT, SMALL, Normal, files, normal, slow_grid
 
 import pyturingvi as tv
-from pyturingvi.archive import read_archive
 from pyturingvi.errors import OutputError
+from pyturingvi.support.archive import read_archive
 
 N_KILLS = 5
 
@@ -272,7 +272,7 @@ def test_dask_workers_that_write_nowhere_are_noticed(
     dask_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a node does not have the file system: the task names a folder that is not there."""
-    from pyturingvi import sweeping
+    from pyturingvi.sweeps import sweep as sweeping
 
     class Elsewhere(sweeping.Task):
         def __reduce__(self) -> Any:

@@ -5,8 +5,8 @@ import pytest
 
 import pyturingvi as tv
 from pyturingvi.engines.numpy_engine import NumpyEngine
-from pyturingvi.monitor import RunMonitor
 from pyturingvi.optimize.loop import StopWithin
+from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.reproduce import synthetic
 
 

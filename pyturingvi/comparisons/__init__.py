@@ -1,1 +1,1 @@
-"""The parts of `compare()`: what is measured, the recorded reference, and the report."""
+"""`tv.compare`: what is measured, the recorded reference, and the report."""

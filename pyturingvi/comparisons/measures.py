@@ -11,11 +11,11 @@ import numpy as np
 
 from pyturingvi.families import Family
 from pyturingvi.fitting import fit
-from pyturingvi.interrupts import interrupts_raised
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import generator
 from pyturingvi.optimize.rules import Rule
 from pyturingvi.result import Fit
+from pyturingvi.support.interrupts import interrupts_raised
 
 # the project's requirement on the two engines, in float64
 POINT_TOLERANCE = 1e-10  # log density and gradient, relative

@@ -9,8 +9,8 @@ from typing import Any
 from pyturingvi.comparisons.measures import family_words
 from pyturingvi.errors import InputError, MemoryLimitError, unknown_name
 from pyturingvi.families import Family, get_family
-from pyturingvi.memory import check_memory, fit_bytes
 from pyturingvi.models.base import Model
+from pyturingvi.optimize.memory import check_memory, fit_bytes
 from pyturingvi.optimize.rules import RULES, Rule, get_rule
 
 MOST_PARAMS = 20_000_000  # of a family that is compared: beyond it, hundreds of updates take many minutes

@@ -12,8 +12,7 @@ import numpy as np
 
 from pyturingvi.comparisons.measures import COLUMNS, PATH_TOLERANCE
 from pyturingvi.errors import InputError
-from pyturingvi.paths import check_writable, file_stem, make_folder
-from pyturingvi.writing import write_picture, write_table, write_text
+from pyturingvi.support.files import check_writable, file_stem, make_folder, write_picture, write_table, write_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.arguments import LARGEST_SEED, whole_number
 from pyturingvi.data.critlangacq import N_ITEMS
 from pyturingvi.data.fx import CURRENCIES
 from pyturingvi.errors import InputError
+from pyturingvi.support.arguments import LARGEST_SEED, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.arguments import LARGEST_SEED, whole_number
 from pyturingvi.errors import DataError, InputError
-from pyturingvi.paths import as_path
+from pyturingvi.support.arguments import LARGEST_SEED, whole_number
+from pyturingvi.support.files import as_path
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,8 +18,8 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.rules import Rule, rule_from_config
 
 if TYPE_CHECKING:
-    from pyturingvi.monitor import RunMonitor
     from pyturingvi.optimize.loop import StopWithin
+    from pyturingvi.optimize.monitor import RunMonitor
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ def _julia_is_ready() -> bool:
     """Whether an environment is registered that nothing seems to speak against, and this thread may use it."""
     if threading.current_thread() is not threading.main_thread():
         return False
-    from pyturingvi.julia_environment import examine_environment, find_environment, variables_are_set
-    from pyturingvi.julia_runtime import running_environment
+    from pyturingvi.bridge.environment import examine_environment, find_environment, variables_are_set
+    from pyturingvi.bridge.runtime import running_environment
 
     try:
         environment = find_environment()

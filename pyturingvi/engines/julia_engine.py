@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pyturingvi.bridge.environment import add_command, manifest_versions, optional_packages
+from pyturingvi.bridge.runtime import Runtime, start_julia
 from pyturingvi.engines.base import SUPPORTS, Engine, FitSpec, Outcome
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.families import Family
-from pyturingvi.julia_environment import add_command, manifest_versions, optional_packages
-from pyturingvi.julia_runtime import Runtime, start_julia
 from pyturingvi.models.base import Model
-from pyturingvi.monitor import RunMonitor, Snapshot
 from pyturingvi.optimize.loop import Stepper, StopWithin, describe_divergence, run_loop
+from pyturingvi.optimize.monitor import RunMonitor, Snapshot
 from pyturingvi.optimize.rules import Rule
 
 _CHUNK_SECONDS = 0.1  # between two looks at Ctrl-C and the progress bar

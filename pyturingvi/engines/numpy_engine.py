@@ -8,16 +8,16 @@ from typing import ClassVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pyturingvi.array_namespace import namespace_for, to_numpy
 from pyturingvi.engines.base import SUPPORTS, Engine, FitSpec, Outcome
 from pyturingvi.models.base import Model
-from pyturingvi.monitor import RunMonitor, Snapshot
 from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.loop import Stepper, StopWithin, describe_divergence, run_loop
+from pyturingvi.optimize.monitor import RunMonitor, Snapshot
 from pyturingvi.optimize.noise import GivenNoise, NoiseStream
 from pyturingvi.optimize.objective import Objective
 from pyturingvi.optimize.rules import RuleState
-from pyturingvi.parallel import Workers, available_cores
+from pyturingvi.support.array_namespace import namespace_for, to_numpy
+from pyturingvi.support.parallel import Workers, available_cores
 
 
 class NumpyEngine(Engine):

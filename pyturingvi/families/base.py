@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array, to_numpy
 from pyturingvi.errors import InputError
 from pyturingvi.families.base_distributions import BaseDistribution, BaseSpec, base_distribution
 from pyturingvi.layout import Layout
+from pyturingvi.support.array_namespace import Array, to_numpy
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array

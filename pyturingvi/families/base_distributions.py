@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.support.array_namespace import Array, namespace_of
 
 BaseSpec = str | tuple[str, float]  # "gaussian", "laplace", ("student_t", nu)
 

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array
 from pyturingvi.families.base import BoundFamily, Family
 from pyturingvi.layout import Layout
+from pyturingvi.support.array_namespace import Array
 
 _PANEL_BYTES = 1 << 20
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array
 from pyturingvi.errors import InputError
 from pyturingvi.families.base import BoundFamily, Family
 from pyturingvi.families.full_rank import column_starts, triangle_pattern, triangle_size
 from pyturingvi.layout import Layout
+from pyturingvi.support.array_namespace import Array
 
 
 @dataclass(frozen=True)

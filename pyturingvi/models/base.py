@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.arguments import real_array
-from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
+from pyturingvi.support.arguments import real_array
+from pyturingvi.support.array_namespace import Array, namespace_of
 
 
 class Model(ABC):

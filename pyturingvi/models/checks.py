@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.array_namespace import to_numpy
 from pyturingvi.errors import InputError
+from pyturingvi.support.array_namespace import to_numpy
 
 
 def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, list[str], list[Any]]:

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.parts import LOG_2PI, pieces, row_sums, take_natural
+from pyturingvi.support.array_namespace import Array, namespace_of
 
 
 class IsotropicGaussian(Model):

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.irt_likelihood import even_part, signed_sums
 from pyturingvi.models.irt_responses import MISSING, column_values, plain_label, read_responses
+from pyturingvi.support.array_namespace import Array, namespace_of
 
 _LOG_2 = float(np.log(2.0))
 _LOG_2PI = float(np.log(2.0 * np.pi))

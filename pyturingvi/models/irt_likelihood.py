@@ -13,8 +13,8 @@ from types import ModuleType
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array
 from pyturingvi.models.irt_panels import panel_sums
+from pyturingvi.support.array_namespace import Array
 
 # Factors (1, 2] multiplied before one logarithm: 2**96 is far below the float32 overflow.
 _PRODUCT_LENGTH = 96

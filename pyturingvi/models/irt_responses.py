@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.array_namespace import to_numpy
 from pyturingvi.errors import InputError
+from pyturingvi.support.array_namespace import to_numpy
 
 MISSING = -1
 

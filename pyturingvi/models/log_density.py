@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
@@ -19,6 +18,7 @@ from pyturingvi.models.gaussian import (
     natural_global,
     natural_local,
 )
+from pyturingvi.support.array_namespace import Array, namespace_of
 
 Function = Callable[[np.ndarray], tuple[Any, Any]]
 

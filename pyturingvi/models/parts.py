@@ -8,8 +8,8 @@ from types import ModuleType
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
+from pyturingvi.support.array_namespace import Array, namespace_of
 
 LOG_2PI = math.log(2.0 * math.pi)
 _CPU_ELEMENTS = 1 << 18  # 2 MiB of float64 a buffer: a few of them stay in the cache

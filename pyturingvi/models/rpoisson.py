@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import OnePassModel
@@ -28,6 +27,7 @@ from pyturingvi.models.parts import (
     row_sums,
     take_natural,
 )
+from pyturingvi.support.array_namespace import Array, namespace_of
 
 _MAX_COUNT = 2.0**53
 _SCALES = ("s_alpha", "s_beta", "s_eta")

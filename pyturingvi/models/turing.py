@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import EngineError, InputError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.parts import take_natural
 from pyturingvi.models.turing_data import is_text, julia_data, julia_name, read_data
+from pyturingvi.support.array_namespace import Array, namespace_of
 
 AD_BACKENDS = ("forwarddiff", "reversediff", "compiled_reversediff", "mooncake", "zygote")
 _WRONG_MODEL = "Julia: ModelError: "  # how PyTuringVI's own refusals of a model begin
@@ -147,7 +147,7 @@ class Turing(Model):
 
     @property
     def _runtime(self) -> Any:
-        from pyturingvi.julia_runtime import start_julia
+        from pyturingvi.bridge.runtime import start_julia
 
         runtime = start_julia()
         runtime.load("Turing")

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array, namespace_of
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import OnePassModel
@@ -22,6 +21,7 @@ from pyturingvi.models.parts import (
     row_sums,
     take_natural,
 )
+from pyturingvi.support.array_namespace import Array, namespace_of
 from pyturingvi.transforms import (
     interval,
     interval_inverse,

@@ -6,8 +6,8 @@ import numbers
 from dataclasses import dataclass
 from typing import Any
 
-from pyturingvi.array_namespace import Array
 from pyturingvi.errors import InputError
+from pyturingvi.support.array_namespace import Array
 
 
 @dataclass(frozen=True)

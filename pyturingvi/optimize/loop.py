@@ -11,7 +11,7 @@ import numpy as np
 
 from pyturingvi.engines.base import FitSpec, Outcome
 from pyturingvi.models.base import Model
-from pyturingvi.monitor import RunMonitor, Snapshot
+from pyturingvi.optimize.monitor import RunMonitor, Snapshot
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array
 from pyturingvi.families.base_distributions import BaseDistribution
-from pyturingvi.parallel import Workers
+from pyturingvi.support.array_namespace import Array
+from pyturingvi.support.parallel import Workers
 
 _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 256

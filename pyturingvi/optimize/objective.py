@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pyturingvi.array_namespace import Array, to_numpy
 from pyturingvi.families.base import BoundFamily
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import ELBO_STREAM, generator
-from pyturingvi.parallel import Workers
+from pyturingvi.support.array_namespace import Array, to_numpy
+from pyturingvi.support.parallel import Workers
 
 _SPLIT_FROM = 1_000_000  # scalar terms in a batch from which its points are worth a thread each
 _CHUNK_BYTES = {"numpy": 2 << 20, "cupy": 256 << 20}

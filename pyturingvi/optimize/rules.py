@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pyturingvi.array_namespace import Array
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.families.base import BoundFamily
 from pyturingvi.optimize.schedules import Schedule, as_schedule
-from pyturingvi.parallel import Workers
+from pyturingvi.support.array_namespace import Array
+from pyturingvi.support.parallel import Workers
 
 _SLICE = 32_768  # entries: parameters, gradient, moments and scratch of one slice fit in a core's L2 cache
 _PARALLEL_FROM = 500_000  # below this, handing slices to threads costs more than it gains

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.arguments import whole_number
 from pyturingvi.errors import InputError
+from pyturingvi.support.arguments import whole_number
 
 MAX_STEPSIZE = 1e15  # a step of any finite gradient then stays finite, in float32 too
 

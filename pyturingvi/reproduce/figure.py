@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pyturingvi import families
 from pyturingvi.engines.base import check_engine_name
 from pyturingvi.errors import DataError, InputError, unknown_name
-from pyturingvi.paths import as_path, check_writable, make_folder
 from pyturingvi.plots import pyplot
 from pyturingvi.reproduce.tables import Table, read_table
+from pyturingvi.support.files import as_path, check_writable, make_folder
 from pyturingvi.sweeps.pools import check_workers
 
 if TYPE_CHECKING:

@@ -18,19 +18,19 @@ import numpy as np
 from pyturingvi.errors import OutputError
 from pyturingvi.families import get_family
 from pyturingvi.layout import Layout
-from pyturingvi.memory import available_memory, fit_bytes
+from pyturingvi.optimize.memory import available_memory, fit_bytes
 from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.table1 import printed_table
-from pyturingvi.sweeping import sweep
+from pyturingvi.support.files import write_table
 from pyturingvi.sweeps.cell_file import FINISHED
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
 from pyturingvi.sweeps.grid import Cell, read_grid
 from pyturingvi.sweeps.pools import default_workers
 from pyturingvi.sweeps.progress import duration
 from pyturingvi.sweeps.result import SweepResult, load_sweep
-from pyturingvi.writing import write_table
+from pyturingvi.sweeps.sweep import sweep
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, comparisons, jud
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
 from pyturingvi.reproduce.realistic_rows import FIT, check_fits, expected
 from pyturingvi.reproduce.tables import Table
+from pyturingvi.support.files import write_picture, write_table
 from pyturingvi.sweeps.cell_file import FINISHED
-from pyturingvi.writing import write_picture, write_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyturingvi.reproduce.figure import Figure, Job
 from pyturingvi.reproduce.tables import Table
-from pyturingvi.writing import write_table
+from pyturingvi.support.files import write_table
 
 if TYPE_CHECKING:
     import pandas as pd

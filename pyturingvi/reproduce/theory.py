@@ -25,7 +25,6 @@ from pyturingvi.errors import EngineError, InputError
 from pyturingvi.families import FAMILIES, Structured
 from pyturingvi.families.base_distributions import BaseSpec
 from pyturingvi.fitting import fit
-from pyturingvi.interrupts import interrupts_raised
 from pyturingvi.layout import Layout
 from pyturingvi.models import IsotropicGaussian
 from pyturingvi.optimize.rules import ProximalSGD
@@ -35,9 +34,10 @@ from pyturingvi.reproduce.figure import Figure, Job
 from pyturingvi.reproduce.synthetic import PUBLISHED_SAMPLES, published_scaling, stepsizes, updates_to_accuracy
 from pyturingvi.reproduce.tables import check_rows
 from pyturingvi.reproduce.theory_report import TABLES, tell
+from pyturingvi.support.files import write_table
+from pyturingvi.support.interrupts import interrupts_raised
 from pyturingvi.sweeps.pools import default_workers, local_pool
 from pyturingvi.theory import QuadraticTarget
-from pyturingvi.writing import write_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pyturingvi.plots import COLOURS, pyplot
-from pyturingvi.writing import write_picture
+from pyturingvi.support.files import write_picture
 
 # mean-field lies under structured where the theory does not tell them apart: a wide pale line shows both
 BOUND_STYLE = {"mean-field": {"lw": 4.0, "alpha": 0.35}, "structured": {"lw": 1.2}, "full-rank": {"lw": 1.2}}

@@ -11,7 +11,7 @@ from pyturingvi.reproduce.bands import BAND, draw_band, panels
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
 from pyturingvi.reproduce.realistic_rows import check_curves, told
 from pyturingvi.reproduce.tables import Table
-from pyturingvi.writing import write_picture
+from pyturingvi.support.files import write_picture
 
 if TYPE_CHECKING:
     import pandas as pd

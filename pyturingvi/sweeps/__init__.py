@@ -1,1 +1,1 @@
-"""The parts of `tv.sweep`: the grid, the folder, one cell in a worker, the workers, and the result."""
+"""`tv.sweep`: the grid, the folder, one cell in a worker, the workers, and the result."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.archive import damaged, read_archive
 from pyturingvi.errors import OutputError
 from pyturingvi.result import FIT_FORMAT, FIT_KIND
+from pyturingvi.support.archive import damaged, read_archive
 from pyturingvi.sweeps.grid import cell_name
 
 FINISHED = ("completed", "diverged")  # what need not be run again

@@ -22,11 +22,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pyturingvi.archive import join_state, read_archive, split_state, write_archive
 from pyturingvi.engines.base import model_digest
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.models import Model, model_class
-from pyturingvi.paths import check_writable, make_folder, write_text_atomically
+from pyturingvi.support.archive import join_state, read_archive, split_state, write_archive
+from pyturingvi.support.files import check_writable, make_folder, write_text_atomically
 from pyturingvi.sweeps.cell_file import FINISHED, LaterVersion, check_fit_file, read_cell
 
 _MODEL_KIND = "model"

@@ -14,18 +14,18 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from pyturingvi.arguments import LARGEST, real_array, whole_number
-from pyturingvi.array_namespace import DTYPES
 from pyturingvi.engines.base import digest, model_digest, select_engine
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.families import Family, get_family
 from pyturingvi.fitting import fit
-from pyturingvi.memory import fit_bytes
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
+from pyturingvi.optimize.memory import fit_bytes
 from pyturingvi.optimize.rules import RULES, Rule, get_rule
-from pyturingvi.paths import as_path
 from pyturingvi.problems import load_problem
+from pyturingvi.support.arguments import LARGEST, real_array, whole_number
+from pyturingvi.support.array_namespace import DTYPES
+from pyturingvi.support.files import as_path
 
 MAX_CELLS = 1_000_000  # each has files of its own
 _COUNTS = ["n_iterations", "n_samples", "elbo_every", "elbo_samples"]

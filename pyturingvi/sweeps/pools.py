@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from pyturingvi.arguments import whole_number
 from pyturingvi.errors import EngineError, InputError
+from pyturingvi.support.arguments import whole_number
 from pyturingvi.sweeps.worker import Report, Task, run_cell, start_local_worker
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyturingvi.errors import InputError, OutputError, unknown_name
-from pyturingvi.paths import as_path
 from pyturingvi.result import Fit, load_fit
+from pyturingvi.support.files import as_path
 from pyturingvi.sweeps.cell_file import LaterVersion, check_fit_file, read_cell
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.arguments import real_array, real_number, whole_number
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_family
+from pyturingvi.support.arguments import real_array, real_number, whole_number
 from pyturingvi.theory.dimension import effective_dimensions
 from pyturingvi.theory.targets import Components
 from pyturingvi.theory.variance import gradient_variance_bound

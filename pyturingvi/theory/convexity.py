@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.arguments import real_array, real_number
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_family
 from pyturingvi.models import Model
 from pyturingvi.optimize.objective import Objective
-from pyturingvi.parallel import Workers
+from pyturingvi.support.arguments import real_array, real_number
+from pyturingvi.support.parallel import Workers
 
 
 def counterexample(x: Any, y: Any, z: Any) -> np.ndarray:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.arguments import listed
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_family
 from pyturingvi.layout import Layout
 from pyturingvi.models import IsotropicGaussian, ItemResponse, Model, RobustPoisson, StochasticVolatility
+from pyturingvi.support.arguments import listed
 
 
 # ---- which coordinates each l_n uses -----------------------------------------------------------------------

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from scipy.linalg import cholesky, eigh, solve, solve_triangular
 
-from pyturingvi.arguments import listed, real_array
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_family
 from pyturingvi.layout import Layout
 from pyturingvi.models import IsotropicGaussian, LogDensity
+from pyturingvi.support.arguments import listed, real_array
 from pyturingvi.theory.dimension import checked_layout, global_and_own, read_terms
 
 

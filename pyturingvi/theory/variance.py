@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pyturingvi.arguments import LARGEST_SEED, real_array, whole_number
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, Structured, get_family
 from pyturingvi.layout import Layout
 from pyturingvi.models import Model
 from pyturingvi.optimize.noise import GRADIENT_STREAM, generator
 from pyturingvi.optimize.objective import Objective
-from pyturingvi.parallel import Workers
+from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
+from pyturingvi.support.parallel import Workers
 from pyturingvi.theory.dimension import effective_dimensions
 from pyturingvi.theory.targets import Components, QuadraticTarget
 

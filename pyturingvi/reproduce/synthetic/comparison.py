@@ -29,7 +29,7 @@ from pyturingvi.reproduce.synthetic.problem import (
     published_scaling,
 )
 from pyturingvi.reproduce.synthetic.runs import found_in, read_runs
-from pyturingvi.writing import write_picture, write_table, write_text
+from pyturingvi.support.files import write_picture, write_table, write_text
 
 if TYPE_CHECKING:
     import pandas as pd

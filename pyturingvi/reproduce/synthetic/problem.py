@@ -16,11 +16,11 @@ import numpy as np
 
 from pyturingvi.engines.base import Engine, FitSpec
 from pyturingvi.families import get_family
-from pyturingvi.interrupts import interrupts_raised
 from pyturingvi.models.gaussian import IsotropicGaussian
-from pyturingvi.monitor import RunMonitor
 from pyturingvi.optimize.loop import StopWithin
+from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.optimize.rules import ProximalSGD
+from pyturingvi.support.interrupts import interrupts_raised
 
 if TYPE_CHECKING:
     import pandas as pd

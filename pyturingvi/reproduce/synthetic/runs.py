@@ -24,8 +24,8 @@ from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.synthetic.plan import Key, Run, plan
 from pyturingvi.reproduce.synthetic.problem import MAX_UPDATES, NOT_REACHED, Reached, stepsizes, updates_to_accuracy
 from pyturingvi.reproduce.tables import Table, read_table
+from pyturingvi.support.files import write_table
 from pyturingvi.sweeps.pools import default_workers, local_pool
-from pyturingvi.writing import write_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from typing import Any
 from platformdirs import user_config_path
 
 from pyturingvi.errors import EngineError, OutputError
-from pyturingvi.paths import check_writable, write_text_atomically
+from pyturingvi.support.files import check_writable, write_text_atomically
 
 # what the entries are; which there must be, their reader knows
 _KINDS = {"environment": str, "executable": str, "project": str}

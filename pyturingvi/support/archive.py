@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from pyturingvi.errors import OutputError
-from pyturingvi.paths import write_atomically
+from pyturingvi.support.files import write_atomically
 
 _HEADER = "header"
 # what NumPy, zipfile and json raise on bytes that are not what they were

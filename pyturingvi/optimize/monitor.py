@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.archive import damaged, read_archive, write_archive
 from pyturingvi.engines.base import FitSpec, Outcome
 from pyturingvi.errors import InputError
-from pyturingvi.interrupts import DeferredInterrupt
+from pyturingvi.support.archive import damaged, read_archive, write_archive
+from pyturingvi.support.interrupts import DeferredInterrupt
 
 _CHECKPOINT = "checkpoint"
 

@@ -19,8 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pyturingvi.bridge.remembered import damaged_settings, read_settings, write_settings
 from pyturingvi.errors import EngineError
-from pyturingvi.julia_settings import damaged_settings, read_settings, write_settings
 
 OLDEST = (1, 10, 8)
 BROKEN = ((1, 11, 0), (1, 11, 6))  # from the first to before the second: Turing's Libtask does not work there
@@ -34,7 +34,7 @@ _PROBE = (
 
 def source_directory() -> Path:
     """The bundled Julia package: inside the Python package of a wheel, beside it in a clone."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     return next(path for path in (here / "julia", here.parent / "julia") if (path / "Project.toml").exists())
 
 
@@ -332,5 +332,5 @@ def juliapkg_table() -> dict[str, Any]:
     brings; a test keeps the two files equal. juliapkg resolves again whenever the content of the file changes, so a
     release that needs other packages needs nothing else.
     """
-    table: dict[str, Any] = json.loads(Path(__file__).with_name("juliapkg.json").read_text())
+    table: dict[str, Any] = json.loads((Path(__file__).parents[1] / "juliapkg.json").read_text())
     return table

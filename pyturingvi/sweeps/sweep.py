@@ -7,10 +7,10 @@ import time
 from collections import Counter
 from typing import Any
 
-from pyturingvi.arguments import whole_number
 from pyturingvi.errors import EngineError, OutputError, unknown_name
-from pyturingvi.interrupts import DeferredInterrupt
-from pyturingvi.memory import available_memory
+from pyturingvi.optimize.memory import available_memory
+from pyturingvi.support.arguments import whole_number
+from pyturingvi.support.interrupts import DeferredInterrupt
 from pyturingvi.sweeps.folder import Call, SweepFolder, read_timing, store_model
 from pyturingvi.sweeps.grid import Cell, read_grid
 from pyturingvi.sweeps.pools import (

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyturingvi.julia_environment import JuliaEnvironment
+    from pyturingvi.bridge.environment import JuliaEnvironment
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def _gpu() -> Finding:
             "CuPy is not installed; fits run on the CPU",
             "pip install 'pyturingvi[cuda12]' or '[cuda13]', after the driver's CUDA version",
         )
-    from pyturingvi.array_namespace import namespace_for
     from pyturingvi.errors import EngineError
+    from pyturingvi.support.array_namespace import namespace_for
 
     try:
         cupy = namespace_for("cuda")
@@ -89,9 +89,9 @@ _OPTIONAL = {
 
 def _julia(start: bool) -> list[Finding]:
     """Where Julia and its packages are, or the first thing that speaks against them."""
+    from pyturingvi.bridge.environment import examine_julia, examine_packages, find_environment
+    from pyturingvi.bridge.remembered import settings_path
     from pyturingvi.errors import EngineError
-    from pyturingvi.julia_environment import examine_julia, examine_packages, find_environment
-    from pyturingvi.julia_settings import settings_path
 
     try:
         environment = find_environment()
@@ -111,7 +111,7 @@ def _julia(start: bool) -> list[Finding]:
 
 
 def _julia_packages(environment: JuliaEnvironment) -> list[Finding]:
-    from pyturingvi.julia_environment import add_command, juliacall_version, manifest_versions, requirements
+    from pyturingvi.bridge.environment import add_command, juliacall_version, manifest_versions, requirements
 
     probe = environment.probe()
     have = manifest_versions(environment.project, probe.numbers)
@@ -129,7 +129,7 @@ def _julia_packages(environment: JuliaEnvironment) -> list[Finding]:
 
 def _julia_engine(environment: JuliaEnvironment, start: bool) -> Finding:
     from pyturingvi.errors import EngineError
-    from pyturingvi.julia_trial import try_start
+    from pyturingvi.setup.trial import try_start
 
     if not start:
         return Finding(_ENGINE, True, "seems ready (not started)")

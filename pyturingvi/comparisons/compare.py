@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyturingvi.arguments import LARGEST_SEED, whole_number
-from pyturingvi.array_namespace import DTYPES
 from pyturingvi.comparisons import measures
 from pyturingvi.comparisons.measures import Row, Side, family_words
 from pyturingvi.comparisons.plan import (
@@ -25,14 +23,16 @@ from pyturingvi.comparisons.recorded import RecordedReference
 from pyturingvi.comparisons.result import Comparison
 from pyturingvi.errors import EngineError, InputError, MemoryLimitError, unknown_name
 from pyturingvi.families import Family
-from pyturingvi.memory import available_memory
 from pyturingvi.models import model_class
 from pyturingvi.models.base import Model
+from pyturingvi.optimize.memory import available_memory
 from pyturingvi.optimize.rules import Rule
 from pyturingvi.problems import load_problem
+from pyturingvi.support.arguments import LARGEST_SEED, whole_number
+from pyturingvi.support.array_namespace import DTYPES
 
 if TYPE_CHECKING:
-    from pyturingvi.julia_runtime import Runtime
+    from pyturingvi.bridge.runtime import Runtime
 
 _TIMED_SECONDS = 0.4  # of a fit that is timed
 
@@ -165,7 +165,7 @@ def _checked_model(model: Any, data_dir: Any, simulated: bool, seed: int) -> Mod
 
 def _julia(demanded: bool) -> tuple[Runtime | None, str]:
     """The started Julia, or None and why there is none."""
-    from pyturingvi.julia_runtime import start_julia
+    from pyturingvi.bridge.runtime import start_julia
 
     try:
         return start_julia(), ""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyturingvi.bridge.compiling import end_process
+from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, manifest_versions, optional_packages
 from pyturingvi.errors import EngineError, PyTuringVIError
-from pyturingvi.julia_compile import end_process
-from pyturingvi.julia_environment import VARIABLES, JuliaEnvironment, manifest_versions, optional_packages
 
 _TICK = 10.0
 
@@ -60,10 +60,10 @@ def try_start(
     EngineError
         If Julia does not start, or not in time.
     """
-    package = str(Path(__file__).parents[1])
+    package = str(Path(__file__).parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(zip(VARIABLES, (environment.executable, environment.project), strict=True))
-    code = f"from pyturingvi.julia_trial import _report; _report({thorough})"
+    code = f"from pyturingvi.setup.trial import _report; _report({thorough})"
     began = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, "-P", "-c", code],
@@ -97,7 +97,7 @@ def try_start(
 
 def _report(thorough: bool) -> None:
     """Start Julia in this process; the last line on standard output says how it went, as JSON."""
-    from pyturingvi.julia_runtime import start_julia
+    from pyturingvi.bridge.runtime import start_julia
 
     began = time.perf_counter()
     try:

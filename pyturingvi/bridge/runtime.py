@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.errors import EngineError
-from pyturingvi.interrupts import DeferredInterrupt
-from pyturingvi.julia_compile import COMMAND, COMPILED, WITH_DEPOT, compile_ahead, spare_depot
-from pyturingvi.julia_environment import (
+from pyturingvi.bridge.compiling import COMMAND, COMPILED, WITH_DEPOT, compile_ahead, spare_depot
+from pyturingvi.bridge.environment import (
     PYTHONCALL,
     JuliaEnvironment,
     examine_environment,
@@ -25,6 +23,8 @@ from pyturingvi.julia_environment import (
     manifest_versions,
     source_directory,
 )
+from pyturingvi.errors import EngineError
+from pyturingvi.support.interrupts import DeferredInterrupt
 
 _UUID = "6f0b7c1e-5d0a-4f43-9a8e-2f7d3b1c9e54"  # of PyTuringVI, in julia/Project.toml
 _BEFORE_JULIA = ("torch", "numba")  # their LLVM and OpenMP may crash a Julia that starts after them
@@ -96,7 +96,7 @@ class Runtime:
     def load(self, package: str) -> None:
         """Load an optional Julia package of the environment, and our extension to it with it."""
         if package not in self._loaded:
-            from pyturingvi.julia_environment import optional_packages
+            from pyturingvi.bridge.environment import optional_packages
 
             self._require(package, dict((name, uuid) for name, uuid, _ in optional_packages())[package])
             self._loaded.add(package)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyturingvi.errors import EngineError, InputError
-from pyturingvi.julia_environment import (
+from pyturingvi.bridge.environment import (
     VARIABLES,
     JuliaEnvironment,
     examine_environment,
@@ -18,8 +17,9 @@ from pyturingvi.julia_environment import (
     remember,
     variables_are_set,
 )
-from pyturingvi.julia_settings import check_settings_writable
-from pyturingvi.julia_trial import try_start
+from pyturingvi.bridge.remembered import check_settings_writable
+from pyturingvi.errors import EngineError, InputError
+from pyturingvi.setup.trial import try_start
 
 Say = Callable[[str], object]
 

@@ -1,0 +1,1 @@
+"""What `pyturingvi setup` and `pyturingvi doctor` do."""

@@ -1,0 +1,1 @@
+"""What knows nothing of inference: files, archives, checks of arguments, arrays, interrupts, threads."""
