@@ -22,6 +22,25 @@ class EngineError(PyTuringVIError, RuntimeError):
     """An engine or device is not available, or it cannot do what was asked."""
 
 
+class JuliaError(EngineError):
+    """Julia threw an exception.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the exception's type in Julia, such as "DomainError".
+    text : str
+        What Julia says of it, without its stack.
+    """
+
+    def __init__(self, text: str, kind: str = "") -> None:
+        super().__init__(text)
+        self.text, self.kind = text, kind
+
+    def __str__(self) -> str:
+        return f"Julia: {self.text}"
+
+
 class MemoryLimitError(PyTuringVIError, MemoryError):
     """The fit would need more memory than there is; nothing was allocated."""
 

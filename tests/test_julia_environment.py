@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shlex
 import subprocess
@@ -33,7 +34,7 @@ from pyturingvi.bridge.environment import (
 )
 from pyturingvi.bridge.remembered import forget_settings, settings_path
 from pyturingvi.engines import base
-from pyturingvi.errors import EngineError, OutputError
+from pyturingvi.errors import EngineError, JuliaError, OutputError
 
 EXE, PROJECT = VARIABLES
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia")
@@ -352,6 +353,12 @@ def test_juliapkg_takes_a_julia_that_the_checks_take() -> None:
 def test_a_probe_reads_versions_with_and_without_a_suffix() -> None:
     assert Probe("1.12.0-rc2", "", "", "", 0).numbers == (1, 12, 0)
     assert Probe("1.10.8", "", "", "", 0).numbers == (1, 10, 8)
+
+
+# ---- what Julia throws ---------------------------------------------------------------------------------------
+def test_what_julia_threw_in_a_worker_arrives_whole() -> None:
+    error = pickle.loads(pickle.dumps(JuliaError("DomainError with -1.0", "DomainError")))
+    assert (type(error), str(error), error.kind) == (JuliaError, "Julia: DomainError with -1.0", "DomainError")
 
 
 # ---- a start that is refused --------------------------------------------------------------------------------

@@ -379,13 +379,33 @@ def test_an_error_in_julia_arrives_in_few_words(environment: JuliaEnvironment) -
     print(repr(outcome(runtime.seval, "sqrt(-1.0)")))
     print(repr(outcome(runtime.seval, "nothing_of_that_name")))
     print(len(outcome(runtime.seval, 'error("x" ^ 100_000)')))
+    for code in ('error("boom")', "sqrt(-1.0)", "nothing_of_that_name", "sin(1, 2, 3)"):
+        try:
+            runtime.seval(code)
+        except tv.PyTuringVIError as error:
+            print(error.kind)
     """
-    boom, lines, domain, unknown, longest = run(code, environment)
-    assert boom == "EngineError('Julia: boom')"
+    boom, lines, domain, unknown, longest, *kinds = run(code, environment)
+    assert kinds == ["ErrorException", "DomainError", "UndefVarError", "MethodError"]
+    assert boom == "JuliaError('boom')"
     assert int(lines) < 15
-    assert domain.startswith("'EngineError: Julia: DomainError with -1.0:")
+    assert domain.startswith("'JuliaError: Julia: DomainError with -1.0:")
     assert "nothing_of_that_name" in unknown
     assert int(longest) < 2100
+
+
+def test_a_call_takes_keywords_and_tells_a_wrong_one(environment: JuliaEnvironment) -> None:
+    code = """
+    runtime = tv.start_julia()
+    f = runtime.seval("(x; function_=1, y=2) -> x + 10y + 100function_")
+    print(runtime.call(f, 5, y=4, function_=3), runtime.call(f, 5))
+    for wrong in (lambda: runtime.call(f, 5, z=1), lambda: runtime.call(f), lambda: runtime.call(f, "a")):
+        try:
+            wrong()
+        except tv.PyTuringVIError as error:
+            print(error.kind, len(str(error).splitlines()))
+    """
+    assert run(code, environment) == ["345 125", "MethodError 1", "MethodError 1", "MethodError 1"]
 
 
 def test_a_start_prints_nothing_and_leaves_threads_signals_and_variables_as_they_are(

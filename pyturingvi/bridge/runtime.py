@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import warnings
@@ -23,7 +24,7 @@ from pyturingvi.bridge.environment import (
     manifest_versions,
     source_directory,
 )
-from pyturingvi.errors import EngineError
+from pyturingvi.errors import EngineError, JuliaError
 from pyturingvi.support.interrupts import DeferredInterrupt
 
 _UUID = "6f0b7c1e-5d0a-4f43-9a8e-2f7d3b1c9e54"  # of PyTuringVI, in julia/Project.toml
@@ -80,18 +81,25 @@ class Runtime:
         """Evaluate Julia code in a module of our own."""
         return self.call(self._space.seval, code)
 
-    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call into Julia; what Julia throws becomes an EngineError with its message and no stack."""
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a Julia function, with its keyword arguments too.
+
+        Raises
+        ------
+        JuliaError
+            For what Julia throws: its message without the stack, and the name of its type.
+        """
         if os.getpid() != self._process:
             raise EngineError(_FORKED)
         try:
             return function(*args, **kwargs)
         except self._juliacall.JuliaError as error:
-            raise EngineError(self._message(error)) from None
+            raise self._in_words(error) from None
         except TypeError as error:  # what juliacall makes of a MethodError, with pages of types
             if not str(error).startswith("Julia: "):
                 raise
-            raise EngineError(str(error).splitlines()[0][:200]) from None
+            text = str(error).removeprefix("Julia: ").splitlines()[0][:200]
+            raise JuliaError(text, "MethodError") from None
 
     def load(self, package: str) -> None:
         """Load an optional Julia package of the environment, and our extension to it with it."""
@@ -122,14 +130,16 @@ class Runtime:
             return with_depot(require(name, uuid), self._spare_depot)
         except self._juliacall.JuliaError as error:
             raise EngineError(
-                f"the Julia package {name} could not be loaded: {self._message(error)} "
+                f"the Julia package {name} could not be loaded: {self._in_words(error)} "
                 "(its own words stand above; `pyturingvi doctor` says what is missing)"
             ) from None
 
-    def _message(self, error: Any) -> str:
-        text = str(self._space.seval("error -> sprint(showerror, error)")(error.exception)).strip()
-        lines = [line for line in text.split("\nStacktrace:")[0].splitlines() if line.strip()]
-        return "Julia: " + "\n".join(lines)[:_LONGEST_MESSAGE]
+    def _in_words(self, error: Any) -> JuliaError:
+        describe = self._space.seval("error -> (string(nameof(typeof(error))), sprint(showerror, error))")
+        kind, text = map(str, describe(error.exception))
+        text = re.split(r"\n(?:Stacktrace|Closest candidates are):", text)[0]
+        lines = [line for line in text.splitlines() if line.strip()]
+        return JuliaError("\n".join(lines).strip()[:_LONGEST_MESSAGE], kind)
 
 
 _runtime: Runtime | None = None

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.errors import EngineError, InputError, unknown_name
+from pyturingvi.errors import InputError, JuliaError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.parts import take_natural
@@ -17,7 +17,6 @@ from pyturingvi.models.turing_data import is_text, julia_data, julia_name, read_
 from pyturingvi.support.array_namespace import Array, namespace_of
 
 AD_BACKENDS = ("forwarddiff", "reversediff", "compiled_reversediff", "mooncake", "zygote")
-_WRONG_MODEL = "Julia: ModelError: "  # how PyTuringVI's own refusals of a model begin
 _announced: set[tuple[str, str]] = set()  # sources and backends that this process has compiled
 
 
@@ -157,10 +156,9 @@ class Turing(Model):
         """Call Julia; what it says against the model is an InputError."""
         try:
             return self._runtime.call(function, *args)
-        except EngineError as error:
-            text = str(error)
-            if text.startswith(_WRONG_MODEL):
-                raise InputError(f"Turing: {text.removeprefix(_WRONG_MODEL)}") from None
+        except JuliaError as error:
+            if error.kind == "ModelError":
+                raise InputError(f"Turing: {error.text.removeprefix('ModelError: ')}") from None
             raise
 
     def _describe(self) -> None:
