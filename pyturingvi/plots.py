@@ -70,6 +70,7 @@ def plot_scale_patterns(layout: Layout | None = None) -> Figure:
     """Draw the nonzeros of C in the three families side by side (paper, figure 3)."""
     plt = pyplot()
     layout = layout or Layout(n_global=4, n_local=6, local_dim=2)
+    figure: Figure
     figure, axes = plt.subplots(1, 3, figsize=(9.0, 3.5), layout="constrained")
     for ax, (name, family) in zip(axes, FAMILIES.items(), strict=True):
         chosen = family()

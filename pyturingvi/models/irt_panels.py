@@ -109,7 +109,7 @@ def _node_weights(power_sums: np.ndarray) -> np.ndarray:
 def _evaluate(values: np.ndarray, panel: np.ndarray, t: np.ndarray) -> np.ndarray:
     """The interpolant of `values` (panels, n) at every student, by Horner's rule."""
     table = np.ascontiguousarray(_TO_POWERS @ (_TO_CHEBYSHEV @ values.T))
-    result = table[-1].take(panel)
+    result: np.ndarray = table[-1].take(panel)
     term = np.empty_like(result)
     for coefficients in table[-2::-1]:
         result *= t

@@ -53,7 +53,8 @@ def namespace_for(device: str) -> ModuleType:
         raise EngineError(f"device='cuda': CuPy finds no usable GPU ({error}). Use device='cpu'.") from None
     if n_devices == 0:
         raise EngineError("device='cuda': CuPy finds no GPU. Use device='cpu'.")
-    return cupy
+    found: ModuleType = cupy
+    return found
 
 
 def to_numpy(array: Array) -> np.ndarray:

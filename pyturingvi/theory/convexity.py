@@ -34,7 +34,8 @@ def counterexample(x: Any, y: Any, z: Any) -> np.ndarray:
     array
     """
     x, y, z = _broadcast(x, y, z)
-    return x**2 + z**2 + (x * y) ** 2
+    energy: np.ndarray = x**2 + z**2 + (x * y) ** 2
+    return energy
 
 
 def counterexample_hessian(x: Any, y: Any) -> np.ndarray:
@@ -56,7 +57,8 @@ def counterexample_hessian(x: Any, y: Any) -> np.ndarray:
 def counterexample_determinant(x: Any, y: Any) -> np.ndarray:
     """Its determinant, `8 x^2 (1 - 3 y^2)`, elementwise."""
     x, y = _broadcast(x, y)
-    return 8 * x**2 * (1 - 3 * y**2)
+    determinant: np.ndarray = 8 * x**2 * (1 - 3 * y**2)
+    return determinant
 
 
 def counterexample_elbo_hessian(x: Any, y: Any, z: Any) -> np.ndarray:
