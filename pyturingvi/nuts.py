@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.draws import arviz_tree, scalar_labels
 from pyturingvi.errors import EngineError, InputError, unknown_name
 from pyturingvi.models.base import Model
 from pyturingvi.models.turing import AD_BACKENDS, Turing
 from pyturingvi.optimize.memory import check_nuts_memory
 from pyturingvi.support.arguments import LARGEST_SEED, whole_number
+from pyturingvi.support.arviz import arviz_tree
 from pyturingvi.support.interrupts import DeferredInterrupt
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class NutsDraws:
             diagnostics = self._diagnose(flat)
             spread = flat.std(axis=0, ddof=1) if len(flat) > 1 else np.full(flat.shape[1], np.nan)
             blocks.append(np.vstack([flat.mean(axis=0), spread, quantiles, diagnostics]).T)
-            labels += scalar_labels(self.model, name)
+            labels += self.model.scalar_labels(name)
         figures = np.vstack(blocks) if blocks else np.empty((0, len(columns)))
         return pd.DataFrame(figures, columns=columns, index=pd.Index(labels, name="variable"))
 
@@ -158,7 +158,8 @@ class NutsDraws:
             "step_size": np.repeat(self.step_size[:, None], self.points.shape[1], axis=1),
         }
         attrs = {"inference_library": "Turing.jl", "sampling_time": self.seconds}
-        return arviz_tree(self.model, {"posterior": self.by_chain(), "sample_stats": stats}, attrs)
+        groups = {"posterior": self.by_chain(), "sample_stats": stats}
+        return arviz_tree(groups, self.model.dims, self.model.coords, attrs)
 
 
 def sample_nuts(
@@ -211,10 +212,8 @@ def sample_nuts(
     """
     if not isinstance(model, Model):
         raise InputError(f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}.")
-    if model.name == "log_density":
-        raise EngineError(
-            "sample_nuts runs in Julia and cannot call tv.models.LogDensity, a Python function; use tv.models.Turing."
-        )
+    if "julia" not in model.engines:
+        raise EngineError(f"sample_nuts runs in Julia and cannot call {model.description}; use tv.models.Turing.")
     n_draws = whole_number("n_draws", n_draws, 1)
     n_tune = whole_number("n_tune", n_tune, 0)
     n_chains = whole_number("n_chains", n_chains, 1)
@@ -254,11 +253,9 @@ def sample_nuts(
 
 def _turing_form(runtime: Any, model: Model, ad: str | None) -> Any:
     """The model in Julia as DynamicPPL sees it, with a gradient."""
-    from pyturingvi.engines.julia_engine import julia_model
-
     if isinstance(model, Turing):
         return model.julia_model if ad is None else model.with_ad(ad)
-    return runtime.call(runtime.module.turing_form, julia_model(runtime, model), ad=ad or "")
+    return runtime.call(runtime.module.turing_form, model.to_julia(runtime), ad=ad or "")
 
 
 class _Bar:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.draws import arviz_tree, scalar_labels
 from pyturingvi.engines.base import FitSpec, Outcome
 from pyturingvi.errors import OutputError
 from pyturingvi.families import Family
@@ -17,6 +16,7 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.support.archive import damaged, join_state, read_archive, split_state, write_archive
 from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
+from pyturingvi.support.arviz import arviz_tree
 from pyturingvi.support.files import as_path, check_writable
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Fit:
                 flat = draws.reshape(draws.shape[0], -1)
                 quantiles = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
                 figures = np.vstack([flat.mean(axis=0), flat.std(axis=0, ddof=1), quantiles])
-                labels += scalar_labels(self.model, name)
+                labels += self.model.scalar_labels(name)
                 rows += figures.T.tolist()
         return pd.DataFrame(rows, columns=columns, index=pd.Index(labels, name="variable"))
 
@@ -188,7 +188,7 @@ class Fit:
         """Draws as an ArviZ DataTree (group `posterior`, one chain of n draws), with labelled coordinates."""
         draws = {name: value[None] for name, value in self.sample(n, seed).items()}
         attrs = {"inference_library": "pyturingvi", "family": self._family.name}
-        return arviz_tree(self.model, {"posterior": draws}, attrs)
+        return arviz_tree({"posterior": draws}, self.model.dims, self.model.coords, attrs)
 
     # ---- file ---------------------------------------------------------------------------------------------
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.errors import InputError
+from pyturingvi.errors import EngineError, InputError
 from pyturingvi.layout import Layout
+from pyturingvi.models.parts import take_natural
 from pyturingvi.support.arguments import real_array
 from pyturingvi.support.array_namespace import Array, namespace_of
+
+if TYPE_CHECKING:
+    from pyturingvi.bridge.runtime import Runtime
 
 
 class Model(ABC):
@@ -21,11 +26,43 @@ class Model(ABC):
     Subclasses implement the underscored methods on checked input; users call the public ones. All arrays with
     a leading M are batches of points. NumPy and CuPy arrays of float32 or float64 both work, and a result
     lives where its input lives. Log densities are summed in float64.
+
+    A model of your own sets `layout` and defines `_log_density_and_gradient`; the natural space is then the
+    unconstrained one, with the globals called z and the locals y. It runs on the NumPy engine, and on Julia once its
+    own class defines `to_julia`: an inherited `to_julia` or `_log_terms` does not count, since it may tell of
+    another density.
+
+    Attributes
+    ----------
+    layout : Layout
+        Who is global and who is local; set by the subclass.
+    name : str
+        What files call this kind of model; by default the class's own name.
+    devices : frozenset of str
+        Where it runs: "cpu" and, if it takes CuPy arrays (or its Julia form a GPU's), "cuda".
+    thread_safe : bool
+        Whether an engine may call it on several batches at once.
+
+    Examples
+    --------
+    >>> class Normal(Model):
+    ...     layout = Layout(n_global=2, n_local=3, local_dim=1)
+    ...     def _log_density_and_gradient(self, points):
+    ...         return -0.5 * (points**2).sum(axis=1), -points
+    >>> Normal().log_density([[0.0, 0.0, 0.0, 1.0, 1.0]])
+    array([-1.])
     """
 
     name: ClassVar[str] = "model"
-    thread_safe: ClassVar[bool] = True  # may an engine call it on several batches at once?
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    thread_safe: ClassVar[bool] = False
+    no_log_terms: ClassVar[str] = "its class does not define how the log density splits (`_log_terms`)"
     layout: Layout
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:  # an inherited name would pass it off as its parent
+            cls.name = cls.__name__
 
     @property
     def label(self) -> str:
@@ -72,6 +109,38 @@ class Model(ABC):
         self._gradient(points, out)
         return out
 
+    @property
+    def has_log_terms(self) -> bool:
+        """Whether `log_terms` is to be had."""
+        return "_log_terms" in type(self).__dict__
+
+    def log_terms(self, points: Array) -> tuple[Array, Array]:
+        """The log density as a sum of one global term and one term a local, which depends on no other local.
+
+        Parameters
+        ----------
+        points : (M, d) array
+
+        Returns
+        -------
+        global_term : (M,) float64 array
+            Terms in the globals alone: their priors.
+        local_terms : (M, N) float64 array
+            Term n holds what depends on local n, its prior given the globals included.
+
+        Raises
+        ------
+        InputError
+            If the model has no such terms, as where locals depend on each other given the globals.
+        """
+        if not self.has_log_terms:
+            raise InputError(f"{self.description}: there are no log terms, since {self.no_log_terms}.")
+        return self._log_terms(self._check_points(points))
+
+    def optimum(self) -> tuple[np.ndarray, float] | None:
+        """Location (d,) and factor of the identity in the scale that every family's best fit has, where known."""
+        return None
+
     def constrain(self, points: Array) -> dict[str, Array]:
         """Map (M, d) unconstrained points to named arrays (M, ...) in the natural space."""
         points = self._check_points(points)
@@ -107,26 +176,53 @@ class Model(ABC):
 
     # ---- names --------------------------------------------------------------------------------------------
     @property
-    @abstractmethod
+    def description(self) -> str:
+        """What messages call a model of this class."""
+        cls = type(self)
+        own = not cls.__module__.startswith("pyturingvi.")
+        return f"{cls.__qualname__}, a model of your own" if own else f"tv.models.{cls.__name__}"
+
+    @property
     def global_labels(self) -> list[str]:
         """A name for each unconstrained global coordinate, length d_z, e.g. 'log s_eta' or 'beta[age]'."""
+        return [f"z[{k}]" for k in range(self.layout.n_global)]
 
     @property
-    @abstractmethod
     def dims(self) -> dict[str, list[str]]:
         """Names of the axes behind M of each natural variable, e.g. {'beta': ['covariate'], 's_eta': []}."""
+        axes = {"z": ["global"], "y": ["block", "local"]}
+        return {name: axes[name] for name in self._natural_shapes}
 
     @property
-    @abstractmethod
     def coords(self) -> dict[str, list[Any]]:
         """Labels along each axis named in `dims`, e.g. {'covariate': ['age', ...], 'row': [0, 1, ...]}."""
+        layout = self.layout
+        sizes = {"global": layout.n_global, "block": layout.n_local, "local": layout.local_dim}
+        return {axis: list(range(size)) for axis, size in sizes.items() if size}
 
     @property
     def global_names(self) -> list[str]:
         """Natural variables that depend on the globals alone, in summary order."""
         return list(self.constrain_global(np.zeros((1, self.layout.n_global))))
 
+    def scalar_labels(self, name: str) -> list[str]:
+        """One label for each scalar of a natural variable, e.g. `beta[age]`."""
+        coords = self.coords
+        axes = [coords[axis] for axis in self.dims[name]]
+        if not axes:
+            return [name]
+        return [f"{name}[{','.join(str(i) for i in index)}]" for index in itertools.product(*axes)]
+
     # ---- for the engines ----------------------------------------------------------------------------------
+    @property
+    def engines(self) -> frozenset[str]:
+        """Names of the engines that run this model."""
+        return frozenset({"numpy", "julia"} if "to_julia" in type(self).__dict__ else {"numpy"})
+
+    def to_julia(self, runtime: Runtime) -> Any:
+        """The model in Julia, with its data sent over: what `log_density` and `gradient` of PyTuringVI.jl take."""
+        raise EngineError(f"engine='julia' cannot run {self.description}; use engine='numpy'.")
+
     @property
     def work_per_point(self) -> int:
         """Scalar terms in one log density: tells an engine how to cut a batch into pieces."""
@@ -134,7 +230,9 @@ class Model(ABC):
 
     def fingerprint(self) -> list[Any]:
         """Arrays and plain values beyond `get_state` that tell this model from another, for a checkpoint."""
-        return []
+        if type(self).get_state is not Model.get_state:
+            return []
+        return list(self.log_density_and_gradient(np.random.default_rng(0).normal(size=(2, self.dim))))
 
     def get_state(self) -> dict[str, Any]:
         """Arrays, numbers, strings and lists from which `from_state` rebuilds the model (no pickle)."""
@@ -146,24 +244,39 @@ class Model(ABC):
         raise InputError(f"{cls.__name__} cannot be read from a file.")
 
     @abstractmethod
-    def _log_density(self, points: Array) -> Array:
-        """Log density (M,) in float64; `points` may be the caller's own array and is never written to."""
+    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
+        """Log density (M,) and gradient (M, d); `points` may be the caller's own array and is never written to."""
 
-    @abstractmethod
+    def _log_density(self, points: Array) -> Array:
+        """Log density (M,) in float64."""
+        return self._log_density_and_gradient(points)[0]
+
     def _gradient(self, points: Array, out: Array) -> None:
         """Write the gradient at `points` (M, d) into `out`, which never shares memory with `points`."""
+        out[...] = self._log_density_and_gradient(points)[1]
 
-    @abstractmethod
-    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]: ...
+    def _log_terms(self, points: Array) -> tuple[Array, Array]:
+        raise NotImplementedError
 
-    @abstractmethod
-    def _constrain_global(self, z: Array) -> dict[str, Array]: ...
+    # ---- natural space, where nothing else is said: z and y as they stand in the flat vector ----------------------
+    @property
+    def _natural_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes behind M of z and y; an empty part is left out."""
+        layout = self.layout
+        shapes: dict[str, tuple[int, ...]] = {"z": (layout.n_global,), "y": (layout.n_local, layout.local_dim)}
+        return {name: shape for name, shape in shapes.items() if shape[0]}
 
-    @abstractmethod
-    def _constrain_local(self, points: Array) -> dict[str, Array]: ...
+    def _constrain_global(self, z: Array) -> dict[str, Array]:
+        return {"z": z.copy()} if z.shape[1] else {}
 
-    @abstractmethod
-    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray: ...
+    def _constrain_local(self, points: Array) -> dict[str, Array]:
+        blocks = points[:, self.layout.n_global :]
+        shapes = self._natural_shapes
+        return {"y": blocks.copy().reshape(-1, *shapes["y"])} if "y" in shapes else {}
+
+    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        found = take_natural(values, self._natural_shapes, self.name)
+        return np.concatenate([array.reshape(array.shape[0], -1) for array in found.values()], axis=1)
 
     # ---- help for subclasses ------------------------------------------------------------------------------
     def _check_points(self, points: Array) -> Array:
@@ -197,7 +310,9 @@ class Model(ABC):
 
 
 class OnePassModel(Model):
-    """A model whose log density and gradient share one evaluation."""
+    """A bundled model whose log density and gradient share one evaluation."""
+
+    thread_safe: ClassVar[bool] = True
 
     def _log_density(self, points: Array) -> Array:
         density = namespace_of(points).empty(points.shape[0], dtype=np.float64)

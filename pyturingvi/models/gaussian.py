@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
-from pyturingvi.models.parts import LOG_2PI, pieces, row_sums, take_natural
+from pyturingvi.models.parts import LOG_2PI, pieces, row_sums
 from pyturingvi.support.array_namespace import Array, namespace_of
+
+if TYPE_CHECKING:
+    from pyturingvi.bridge.runtime import Runtime
 
 
 class IsotropicGaussian(Model):
@@ -40,6 +43,7 @@ class IsotropicGaussian(Model):
     """
 
     name: ClassVar[str] = "gaussian"
+    thread_safe: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -55,18 +59,14 @@ class IsotropicGaussian(Model):
         if not self.variance > 0:
             raise InputError(f"IsotropicGaussian: variance must be positive, got {variance!r}.")
 
-    # ---- names --------------------------------------------------------------------------------------------
-    @property
-    def global_labels(self) -> list[str]:
-        return [f"z[{k}]" for k in range(self.layout.n_global)]
+    def optimum(self) -> tuple[np.ndarray, float]:
+        """The paper's: location `mean`, scale `sqrt(variance)` times the identity."""
+        return np.full(self.dim, self.mean), float(np.sqrt(self.variance))
 
-    @property
-    def dims(self) -> dict[str, list[str]]:
-        return natural_dims(self.layout)
-
-    @property
-    def coords(self) -> dict[str, list[Any]]:
-        return natural_coords(self.layout)
+    def to_julia(self, runtime: Runtime) -> Any:
+        layout = self.layout
+        sizes = (layout.n_global, layout.n_local, layout.local_dim)
+        return runtime.call(runtime.module.gaussian_model, *sizes, self.mean, self.variance)
 
     def get_state(self) -> dict[str, Any]:
         layout = self.layout
@@ -95,6 +95,15 @@ class IsotropicGaussian(Model):
         total -= 0.5 * self.dim * (LOG_2PI + float(np.log(self.variance)))
         return total
 
+    def _log_terms(self, points: Array) -> tuple[Array, Array]:
+        layout = self.layout
+        with np.errstate(over="ignore", invalid="ignore"):
+            logs = (points.astype(np.float64) - self.mean) ** 2
+            logs *= -0.5 / self.variance
+        logs -= 0.5 * (LOG_2PI + float(np.log(self.variance)))
+        blocks = logs[:, layout.n_global :].reshape(points.shape[0], layout.n_local, layout.local_dim)
+        return logs[:, : layout.n_global].sum(axis=1), blocks.sum(axis=2)
+
     def _gradient(self, points: Array, out: Array) -> None:
         xp = namespace_of(points)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -106,16 +115,6 @@ class IsotropicGaussian(Model):
         self._gradient(points, gradient)
         return self._log_density(points), gradient
 
-    # ---- natural space ------------------------------------------------------------------------------------
-    def _constrain_global(self, z: Array) -> dict[str, Array]:
-        return natural_global(z)
-
-    def _constrain_local(self, points: Array) -> dict[str, Array]:
-        return natural_local(points, self.layout)
-
-    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
-        return from_natural(values, self.layout, self.name)
-
 
 def _number(value: Any, what: str) -> float:
     try:
@@ -125,44 +124,3 @@ def _number(value: Any, what: str) -> float:
     if not np.isfinite(number):
         raise InputError(f"IsotropicGaussian: {what} must be a finite number, got {value!r}.")
     return number
-
-
-# ---- models whose natural space is the unconstrained one: z and y ------------------------------------------
-def natural_dims(layout: Layout) -> dict[str, list[str]]:
-    """Axes of z and y; an empty part is left out."""
-    dims: dict[str, list[str]] = {}
-    if layout.n_global:
-        dims["z"] = ["global"]
-    if layout.n_local:
-        dims["y"] = ["block", "local"]
-    return dims
-
-
-def natural_coords(layout: Layout) -> dict[str, list[Any]]:
-    """Labels 0, 1, ... along the axes of `natural_dims`."""
-    sizes = {"global": layout.n_global, "block": layout.n_local, "local": layout.local_dim}
-    return {axis: list(range(size)) for axis, size in sizes.items() if size}
-
-
-def natural_global(z: Array) -> dict[str, Array]:
-    """{'z': (M, d_z)}, or nothing where d_z is 0."""
-    return {"z": z.copy()} if z.shape[1] else {}
-
-
-def natural_local(points: Array, layout: Layout) -> dict[str, Array]:
-    """{'y': (M, N, d_y)}, or nothing where N is 0."""
-    if layout.n_local == 0:
-        return {}
-    shape = (points.shape[0], layout.n_local, layout.local_dim)
-    return {"y": points[:, layout.n_global :].copy().reshape(shape)}
-
-
-def from_natural(values: Mapping[str, np.ndarray], layout: Layout, model: str) -> np.ndarray:
-    """Flat (M, d) points from z and y."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    if layout.n_global:
-        shapes["z"] = (layout.n_global,)
-    if layout.n_local:
-        shapes["y"] = (layout.n_local, layout.local_dim)
-    found = take_natural(values, shapes, model)
-    return np.concatenate([array.reshape(array.shape[0], -1) for array in found.values()], axis=1)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
-from pyturingvi.models.irt_likelihood import even_part, signed_sums
+from pyturingvi.models.irt_likelihood import even_part, log_probabilities, signed_sums
 from pyturingvi.models.irt_responses import MISSING, column_values, plain_label, read_responses
-from pyturingvi.support.array_namespace import Array, namespace_of
+from pyturingvi.models.parts import LOG_2PI
+from pyturingvi.support.array_namespace import Array, address_of, namespace_of
+
+if TYPE_CHECKING:
+    from pyturingvi.bridge.runtime import Runtime
 
 _LOG_2 = float(np.log(2.0))
-_LOG_2PI = float(np.log(2.0 * np.pi))
 _LOG_T4 = float(np.log(3.0 / 8.0))  # density of Student-t(4) at 0
 
 
@@ -48,6 +51,7 @@ class ItemResponse(Model):
     """
 
     name: ClassVar[str] = "irt"
+    thread_safe: ClassVar[bool] = True
 
     def __init__(self, responses: Any) -> None:
         codes, self._students, self._items = read_responses(responses)
@@ -159,6 +163,10 @@ class ItemResponse(Model):
     def coords(self) -> dict[str, list[Any]]:
         return {"item": list(self._items), "student": list(self._students)}
 
+    def to_julia(self, runtime: Runtime) -> Any:
+        signs = np.ascontiguousarray(self._signs.T)
+        return runtime.call(runtime.module.irt_model, address_of(signs), *signs.shape)
+
     def get_state(self) -> dict[str, Any]:
         return {"responses": self.responses, "students": list(self._students), "items": list(self._items)}
 
@@ -214,11 +222,29 @@ class ItemResponse(Model):
                 return None
             total = (half_gamma * alpha_sums).sum(axis=1) + half_centre @ right_minus_wrong - logs
             total -= 0.5 * (chi_beta + chi_gamma + _squared_norms(xp, alpha))
-            total -= n_items * (u_beta + u_gamma) + (n_items + 0.5 * self.n_students) * _LOG_2PI
-            total += 3 * _LOG_T4 + 2 * _LOG_2 + u_beta + u_gamma - 2.5 * xp.log1p(mu * mu / 4)
-            for u in (u_beta, u_gamma):
-                total -= 2.5 * xp.logaddexp(0.0, 2 * u - 2 * _LOG_2)
-            return total
+            return self._add_normalizers(total, z, self.n_students)
+
+    def _add_normalizers(self, total: Array, z: Array, n_students: int) -> Array:
+        """Add to `total` (M,) the priors of mu_beta and the scales, and what normalizes the normal densities."""
+        xp, mu, u_beta, u_gamma = namespace_of(z), z[:, 0], z[:, 1], z[:, 2]
+        total -= self.n_items * (u_beta + u_gamma) + (self.n_items + 0.5 * n_students) * LOG_2PI
+        total += 3 * _LOG_T4 + 2 * _LOG_2 + u_beta + u_gamma - 2.5 * xp.log1p(mu * mu / 4)
+        for u in (u_beta, u_gamma):
+            total -= 2.5 * xp.logaddexp(0.0, 2 * u - 2 * _LOG_2)
+        return total
+
+    def _log_terms(self, points: Array) -> tuple[Array, Array]:
+        xp, n_items = namespace_of(points), self.n_items
+        wide = points.astype(np.float64)
+        z, alpha = wide[:, : self.layout.n_global], wide[:, self.layout.n_global :]
+        log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
+        (signs,) = self._on(wide, signs=self._signs)
+        with np.errstate(all="ignore"):
+            local = log_probabilities(xp, xp.exp(log_gamma), beta + z[:, :1], alpha, signs)
+            local -= 0.5 * (alpha * alpha + LOG_2PI)
+            squares = xp.stack([(beta * beta).sum(axis=1), (log_gamma * log_gamma).sum(axis=1)], axis=1)
+            prior = -0.5 * (xp.exp(-2 * z[:, 1:3]) * squares).sum(axis=1)
+            return self._add_normalizers(prior, z, 0), local
 
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:

@@ -40,6 +40,20 @@ def signed_sums(xp: ModuleType, signs: Array, alpha: Array) -> Array:
     return total
 
 
+def log_probabilities(xp: ModuleType, gamma: Array, centre: Array, alpha: Array, signs: Array) -> Array:
+    """Log probability (M, J) of each student's observed answers, from gamma and beta + mu (M, K) in float64."""
+    logs = xp.empty_like(alpha)
+    n_items, n_students = signs.shape
+    step = _block_shape(xp, alpha.dtype.itemsize, 1, n_items, n_students)[1]
+    for j in range(0, n_students, step):
+        block = signs[:, j : j + step]
+        for m in range(alpha.shape[0]):
+            logit = gamma[m, :, None] * alpha[m, j : j + step] + centre[m, :, None]
+            logit *= block
+            logs[m, j : j + step] = -(abs(block) * xp.logaddexp(0.0, -logit)).sum(axis=0)
+    return logs
+
+
 def even_part(
     xp: ModuleType,
     half_gamma: Array,

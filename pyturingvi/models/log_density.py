@@ -11,13 +11,6 @@ from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.checks import relabel
-from pyturingvi.models.gaussian import (
-    from_natural,
-    natural_coords,
-    natural_dims,
-    natural_global,
-    natural_local,
-)
 from pyturingvi.support.array_namespace import Array, namespace_of
 
 Function = Callable[[np.ndarray], tuple[Any, Any]]
@@ -55,7 +48,7 @@ class LogDensity(Model):
     """
 
     name: ClassVar[str] = "log_density"
-    thread_safe: ClassVar[bool] = False  # a user's function is called on one batch at a time
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     def __init__(self, fn: Function, layout: Layout, names: Sequence[str] | None = None) -> None:
         if not isinstance(layout, Layout):
@@ -127,17 +120,16 @@ class LogDensity(Model):
 
     # ---- names --------------------------------------------------------------------------------------------
     @property
-    def global_labels(self) -> list[str]:
-        n_global = self.layout.n_global
-        return self.names[:n_global] if self.names is not None else [f"z[{k}]" for k in range(n_global)]
+    def description(self) -> str:
+        return "tv.models.LogDensity, a Python function"
 
     @property
-    def dims(self) -> dict[str, list[str]]:
-        return natural_dims(self.layout)
+    def global_labels(self) -> list[str]:
+        return super().global_labels if self.names is None else self.names[: self.layout.n_global]
 
     @property
     def coords(self) -> dict[str, list[Any]]:
-        coords = natural_coords(self.layout)
+        coords = super().coords
         if self.layout.n_global and self.names is not None:
             coords["global"] = list(self.global_labels)
         return coords
@@ -178,13 +170,3 @@ class LogDensity(Model):
         # copies: fn may return the same buffers at each call
         with np.errstate(over="ignore"):
             return np.array(value, dtype=np.float64), np.array(gradient, dtype=points.dtype)
-
-    # ---- natural space ------------------------------------------------------------------------------------
-    def _constrain_global(self, z: Array) -> dict[str, Array]:
-        return natural_global(z)
-
-    def _constrain_local(self, points: Array) -> dict[str, Array]:
-        return natural_local(points, self.layout)
-
-    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
-        return from_natural(values, self.layout, self.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,10 @@ from pyturingvi.models.parts import (
     row_sums,
     take_natural,
 )
-from pyturingvi.support.array_namespace import Array, namespace_of
+from pyturingvi.support.array_namespace import Array, address_of, namespace_of
+
+if TYPE_CHECKING:
+    from pyturingvi.bridge.runtime import Runtime
 
 _MAX_COUNT = 2.0**53
 _SCALES = ("s_alpha", "s_beta", "s_eta")
@@ -90,7 +93,8 @@ class RobustPoisson(OnePassModel):
         # the intercept's column of ones first: [alpha, beta] is then one contiguous piece of the flat vector
         self._design = np.vstack([np.ones(n_rows), matrix.T])
         self._sizes = np.array([1.0, n_covariates, n_rows])
-        self._constant = -math.fsum(map(math.lgamma, counts + 1.0)) - 0.5 * (1 + n_covariates + n_rows) * LOG_2PI
+        self._log_factorials = np.array([math.lgamma(count + 1.0) for count in counts])
+        self._constant = -math.fsum(self._log_factorials) - 0.5 * (1 + n_covariates + n_rows) * LOG_2PI
 
     # ---- names --------------------------------------------------------------------------------------------
     @property
@@ -104,6 +108,10 @@ class RobustPoisson(OnePassModel):
     @property
     def coords(self) -> dict[str, list[Any]]:
         return {"covariate": list(self.covariates), "row": list(self.rows)}
+
+    def to_julia(self, runtime: Runtime) -> Any:
+        places = (address_of(array) for array in (self.X, self.y, self.offset))
+        return runtime.call(runtime.module.rpoisson_model, *places, *self.X.shape)
 
     def get_state(self) -> dict[str, Any]:
         return {
@@ -129,15 +137,20 @@ class RobustPoisson(OnePassModel):
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for rows in pieces(xp, points.shape[0], self.layout.n_local):
                 z, eta = points[rows, :n_global], points[rows, n_global:]
-                residual = z[:, 3:] @ design
-                xp.subtract(eta, residual, out=residual)
-                if self._has_offset:
-                    residual -= self._on(points, offset=self.offset)[0]
+                residual = self._residual(z, eta, design)
                 rate = xp.exp(eta)
                 if density is not None:
                     density[rows] = self._density_of(z, eta, residual, rate)
                 if gradient is not None:
                     self._gradient_of(z, residual, rate, design, gradient[rows])
+
+    def _residual(self, z: Array, eta: Array, design: Array) -> Array:
+        """What eta (M, N) has above its mean."""
+        residual = z[:, 3:] @ design
+        namespace_of(z).subtract(eta, residual, out=residual)
+        if self._has_offset:
+            residual -= self._on(z, offset=self.offset)[0]
+        return residual
 
     def _density_of(self, z: Array, eta: Array, residual: Array, rate: Array) -> Array:
         """Log density (M,) from the globals, the residuals of eta and the rates exp(eta)."""
@@ -149,12 +162,23 @@ class RobustPoisson(OnePassModel):
             likelihood, squares = row_sums(eta * counts), row_sums(residual * residual)
         likelihood -= row_sums(rate)
         wide = z.astype(np.float64)
-        log_scales, beta = wide[:, :3], wide[:, 4:]
         (sizes,) = self._on(wide, sizes=self._sizes)
-        total = xp.stack([wide[:, 3] ** 2, (beta * beta).sum(axis=1), squares], axis=1)
-        total *= -0.5 * xp.exp(-2.0 * log_scales)
-        total += half_student_t4_on_log_scale(log_scales) - sizes * log_scales
-        return likelihood + total.sum(axis=1) + self._constant
+        return likelihood + _normals_and_scales(wide, squares, sizes) + self._constant
+
+    def _log_terms(self, points: Array) -> tuple[Array, Array]:
+        xp, n_global = namespace_of(points), self.layout.n_global
+        wide = points.astype(np.float64)
+        z, eta = wide[:, :n_global], wide[:, n_global:]
+        names = {"design": self._design, "counts": self.y, "log_factorials": self._log_factorials}
+        design, counts, log_factorials = self._on(wide, **names)
+        (sizes,) = self._on(wide, sizes_of_globals=self._sizes * [1, 1, 0])
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            local = self._residual(z, eta, design)
+            local *= local
+            local *= -0.5 * xp.exp(-2.0 * z[:, 2:3])
+            local += eta * counts - xp.exp(eta) - log_factorials - z[:, 2:3] - 0.5 * LOG_2PI
+            prior = _normals_and_scales(z, xp.zeros(len(z)), sizes)
+        return prior - 0.5 * (n_global - 3) * LOG_2PI, local
 
     def _gradient_of(self, z: Array, residual: Array, rate: Array, design: Array, out: Array) -> None:
         """Gradient into `out` (M, d); `residual` and `rate` are used up."""
@@ -196,3 +220,15 @@ class RobustPoisson(OnePassModel):
             refuse_outside(found[name] > 0, self.name, name, "positive")
         scales = np.log(np.column_stack([found[name] for name in _SCALES]))
         return np.column_stack([scales, found["alpha"], found["beta"], found["eta"]])
+
+
+def _normals_and_scales(z: Array, squares: Array, sizes: Array) -> Array:
+    """Log density (M,) of the scales, and of the normal variables under them up to a constant.
+
+    Of alpha, beta and eta each: `sizes` (3,) says how many there are; `squares` (M,) are those of eta's residuals.
+    """
+    xp, log_scales, beta = namespace_of(z), z[:, :3], z[:, 4:]
+    total = xp.stack([z[:, 3] ** 2, (beta * beta).sum(axis=1), squares], axis=1)
+    total *= -0.5 * xp.exp(-2.0 * log_scales)
+    total += half_student_t4_on_log_scale(log_scales) - sizes * log_scales
+    return total.sum(axis=1)

@@ -87,7 +87,7 @@ class Turing(Model):
     """
 
     name: ClassVar[str] = "turing"
-    thread_safe: ClassVar[bool] = False
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu"})  # Turing runs a model statement by statement
 
     def __init__(
         self,
@@ -110,6 +110,17 @@ class Turing(Model):
         self._describe()
 
     # ---- Julia --------------------------------------------------------------------------------------------
+    @property
+    def engines(self) -> frozenset[str]:
+        return frozenset({"julia"})
+
+    @property
+    def description(self) -> str:
+        return "tv.models.Turing, a Turing model in Julia source"
+
+    def to_julia(self, runtime: Any) -> Any:
+        return self.julia_model
+
     @property
     def julia_model(self) -> Any:
         """The model inside Julia, built on first use."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from pyturingvi.models.parts import (
     row_sums,
     take_natural,
 )
-from pyturingvi.support.array_namespace import Array, namespace_of
+from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 from pyturingvi.transforms import (
     interval,
     interval_inverse,
@@ -35,6 +35,9 @@ from pyturingvi.transforms import (
     log_cosh,
     n_partial_correlations,
 )
+
+if TYPE_CHECKING:
+    from pyturingvi.bridge.runtime import Runtime
 
 _MU_SCALE, _TAU_SCALE, _ETA = 10.0, 5.0, 1.0
 _ROW_LENGTH_TOLERANCE = 1e-4  # float32 draws have rows of L that are a little off 1
@@ -66,6 +69,7 @@ class StochasticVolatility(OnePassModel):
     """
 
     name: ClassVar[str] = "volatility"
+    no_log_terms: ClassVar[str] = "each time's volatility depends on that of the time before, also given the globals"
 
     def __init__(self, returns: Any) -> None:
         what = "StochasticVolatility: returns"
@@ -115,6 +119,9 @@ class StochasticVolatility(OnePassModel):
     @property
     def coords(self) -> dict[str, list[Any]]:
         return {"series": list(self.series), "series_2": list(self.series), "time": list(self.times)}
+
+    def to_julia(self, runtime: Runtime) -> Any:
+        return runtime.call(runtime.module.volatility_model, address_of(self.returns), *self.returns.shape)
 
     def get_state(self) -> dict[str, Any]:
         return {"returns": self.returns, "series": list(self.series), "times": list(self.times)}

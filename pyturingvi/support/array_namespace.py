@@ -64,3 +64,9 @@ def to_numpy(array: Array) -> np.ndarray:
     if hasattr(array, "__cuda_array_interface__"):
         return np.asarray(array.get())
     return np.asarray(array)
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where a C-ordered array's memory begins; Julia sees it with the axes reversed."""
+    assert array.flags.c_contiguous
+    return int(array.ctypes.data)
