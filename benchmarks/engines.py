@@ -1,13 +1,13 @@
-"""The Julia engine beside the embedded one and beside AdvancedVI, in one run on the same cores.
+"""The Julia engine beside the numpy engine and AdvancedVI, in one run on the same cores.
 
     python benchmarks/engines.py                      # some fifteen minutes
     python benchmarks/engines.py --problems rpoisson-small --families mean-field
 
 Needs a Julia environment (`pyturingvi setup`). Each case runs in a process of its own, pinned to `--cores`; Julia runs
-on one thread in any case. A row: milliseconds an iteration of each engine (noise, gradient, Adam; `tv.fit` with one
-ELBO estimate at the end, the difference of a long and a short fit, least of three), AdvancedVI's on the same log
-density where it has the family (its own Adam and ClipScale, M = 8), and what crossing between the languages costs:
-the share of a 10,000-iteration fit with the default trace that is not spent inside Julia.
+on one thread in any case. A row: milliseconds an iteration of each engine (noise, gradient, Adam inside `tv.fit`, the
+fastest tenth of a second), AdvancedVI's on the same log density where it has the family (its own Adam and ClipScale,
+M = 8), and what crossing between the languages costs: the share of a 10,000-iteration fit with the default trace that
+is not spent inside Julia.
 """
 
 from __future__ import annotations
@@ -34,53 +34,38 @@ BACKENDS = ["zygote", "mooncake"]
 
 
 def per_iteration(model: Any, family: str, engine: str, seconds: float) -> float:
-    """Milliseconds an iteration inside `tv.fit`."""
+    """Milliseconds an update inside `tv.fit`."""
     import pyturingvi as tv
+    from pyturingvi.comparisons.timing import update_times
 
-    def go(n: int) -> float:
-        fit = tv.fit(
-            model, family_of(family), tv.Adam(1e-4), n, elbo_every=n, elbo_samples=1, engine=engine, progress=False
-        )
-        return float(fit.seconds)
+    def run(n: int, **options: Any) -> Any:
+        shared = {"elbo_samples": 1, "engine": engine, "progress": False}
+        return tv.fit(model, family_of(family), tv.Adam(1e-4), n_iterations=n, **shared, **options)
 
-    go(3)
-    n = max(6, int(seconds / max(go(6) / 6, 1e-5)))
-    return min(1e3 * (go(n) - go(3)) / (n - 3) for _ in range(3))
+    return min(update_times(run, seconds))
 
 
 def crossing(model: Any, family: str) -> float:
     """Share of a 10,000-iteration fit with the default trace that is spent outside Julia."""
     import pyturingvi as tv
-    from pyturingvi.engines import julia_engine
 
-    inside = 0.0
     runtime = tv.start_julia()
-    timed = runtime.seval(
-        "f -> (args...) -> (start = time_ns(); value = f(args...); (value, (time_ns() - start) / 1e9))"
-    )
+    code = "(f, x...; named...) -> (start = time_ns(); value = f(x...; named...); (value, (time_ns() - start) / 1e9))"
+    timed, call, inside = runtime.seval(code), runtime.call, 0.0
 
-    class Stepper(julia_engine.JuliaStepper):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            for name in ("_advance", "_estimate", "_elbo"):
-                setattr(self, name, self._wrapped(timed(getattr(self, name))))
+    def timed_call(function: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal inside
+        value, seconds = call(timed, function, *arguments, **named)
+        inside += float(seconds)
+        return value
 
-        def _wrapped(self, function: Any) -> Any:
-            def call(*arguments: Any) -> Any:
-                nonlocal inside
-                value, seconds = function(*arguments)
-                inside += float(seconds)
-                return value
-
-            return call
-
-    original, julia_engine.JuliaStepper = julia_engine.JuliaStepper, Stepper  # type: ignore[misc]
+    runtime.call = timed_call  # type: ignore[method-assign]
     try:
         for n in (200, 10_000):  # the first compiles what the measurement itself adds
             inside = 0.0
-            fit = tv.fit(model, family_of(family), tv.Adam(1e-4), n, engine="julia", progress=False)
+            fit = tv.fit(model, family_of(family), tv.Adam(1e-4), n_iterations=n, engine="julia", progress=False)
     finally:
-        julia_engine.JuliaStepper = original  # type: ignore[misc]
+        runtime.call = call  # type: ignore[method-assign]
     return 1 - inside / fit.seconds
 
 

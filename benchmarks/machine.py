@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import resource
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pandas as pd
+
+from pyturingvi.comparisons.timing import busy_others
 
 
 def settings() -> dict[str, str]:
@@ -21,7 +22,7 @@ def settings() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "-"
-    lines = [ln for ln in _read("/proc/cpuinfo").splitlines() if ln.startswith("model name")]
+    lines = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     cpu = lines[0].split(":")[1].strip() if lines else platform.processor()
     found |= {"python": platform.python_version(), "cpu": cpu, "machine_cores": str(os.cpu_count())}
     return {**found, "date": str(datetime.date.today())}
@@ -38,79 +39,32 @@ def markdown(frame: pd.DataFrame, columns: list[str]) -> str:
 
 
 class Peak:
-    """Growth of this process's largest resident size from now on, MiB.
-
-    Linux can forget earlier peaks (imports, reading data); elsewhere the growth of `ru_maxrss` counts.
-    """
+    """Growth of this process's largest resident size from now on, MiB; earlier peaks (imports, data) are forgotten."""
 
     def __init__(self) -> None:
-        self.earlier = _status("VmHWM") or _max_rss()
-        try:
-            Path("/proc/self/clear_refs").write_text("5")
-            self.baseline = _status("VmRSS")
-            self.resets = True
-        except OSError:
-            self.baseline, self.resets = _max_rss(), False
+        self.earlier = _status("VmHWM")
+        Path("/proc/self/clear_refs").write_text("5")
+        self.baseline = _status("VmRSS")
 
     def growth(self) -> float:
         """Peak since the start minus the size at the start."""
-        return self._now() - self.baseline
+        return _status("VmHWM") - self.baseline
 
     def whole(self) -> float:
         """Peak of the process since it began, interpreter, libraries and data included."""
-        return max(self.earlier, self._now())
-
-    def _now(self) -> float:
-        return _status("VmHWM") if self.resets else _max_rss()
-
-
-class OtherLoad:
-    """Cores that other processes kept busy, on average since the start (Linux; elsewhere NaN)."""
-
-    def __init__(self) -> None:
-        self.start = self._read()
-
-    def cores(self) -> float:
-        """Average number of busy cores that were not ours."""
-        now = self._read()
-        wall = now[1] - self.start[1]
-        return (now[0] - self.start[0]) / wall if wall else float("nan")
-
-    @staticmethod
-    def _read() -> tuple[float, float]:
-        text = _read("/proc/stat")
-        if not text:
-            return float("nan"), 0.0
-        # user, nice, system, idle, iowait, irq, softirq, steal
-        ticks = [int(t) for t in text.splitlines()[0].split()[1:9]]
-        hertz = os.sysconf("SC_CLK_TCK")
-        busy = (sum(ticks) - ticks[3] - ticks[4]) / hertz
-        own = os.times()
-        return busy - own.user - own.system, sum(ticks) / hertz / (os.cpu_count() or 1)
+        return max(self.earlier, _status("VmHWM"))
 
 
 def wait_until_quiet(limit: float) -> None:
     """Wait, at most `limit` seconds, for half a second in which others use less than a quarter of a core."""
     deadline = time.perf_counter() + limit
     while time.perf_counter() < deadline:
-        load = OtherLoad()
+        others = busy_others()
         time.sleep(0.5)
-        if not load.cores() > 0.25:
+        if others() <= 0.25:
             return
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
-
-
 def _status(key: str) -> float:
-    line = next((ln for ln in _read("/proc/self/status").splitlines() if ln.startswith(key)), "")
-    return int(line.split()[1]) / 1024 if line else 0.0
-
-
-def _max_rss() -> float:
-    unit = 2**20 if platform.system() == "Darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(key)).split()[1]) / 1024

@@ -8,10 +8,12 @@ import time
 from typing import Any
 
 import numpy as np
-from machine import OtherLoad, Peak, wait_until_quiet
+from machine import Peak, wait_until_quiet
+
+from pyturingvi.comparisons.timing import busy_others, update_times
 
 SAMPLES, STEPSIZE = 8, 1e-4
-CHUNK_SECONDS = 0.1  # both sides are timed in chunks of about this length
+CHUNK_SECONDS = 0.1  # what `update_times` takes for a chunk too
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
 
 
@@ -36,39 +38,14 @@ def family_of(name: str) -> Any:
 
 
 def time_ours(model: Any, family: str, dtype: str, seconds: float) -> list[float]:
-    """Milliseconds per iteration, one number a chunk: noise, gradient and Adam, no ELBO trace."""
+    """Milliseconds an update, one number for each tenth of a second: noise, gradient and Adam."""
     import pyturingvi as tv
-    from pyturingvi.engines.base import FitSpec
-    from pyturingvi.engines.numpy_engine import NumpyEngine
-    from pyturingvi.optimize.monitor import RunMonitor
-    from pyturingvi.optimize.noise import NoiseStream
-    from pyturingvi.support.parallel import Workers
 
-    chosen = family_of(family)
-    spec = FitSpec(
-        model=model.label, model_digest="", family=chosen.config(), optimizer=tv.Adam(STEPSIZE).config(),
-        n_iterations=10**9, n_samples=SAMPLES, elbo_every=10**9, elbo_samples=1,
-        init={"location": 0.0, "scale": 0.1}, seed=0, engine="numpy", device="cpu", dtype=dtype, noise=None,
-        averaging=None,
-    )  # fmt: skip
-    bound = chosen.bind(model.layout)
-    stream = NoiseStream(bound.base, 0, SAMPLES, model.dim, 1, np.dtype(dtype), np, Workers(1))
-    block = stream.rows  # noise comes in blocks of iterations: a chunk is a whole number of them
-    initial = bound.initial_flat(np.zeros(model.dim), 0.1)
-    times: list[float] = []
+    def run(n: int, **options: Any) -> Any:
+        shared = {"n_samples": SAMPLES, "elbo_samples": 1, "engine": "numpy", "dtype": dtype}
+        return tv.fit(model, family_of(family), tv.Adam(STEPSIZE), n_iterations=n, progress=False, **shared, **options)
 
-    class Stopwatch(RunMonitor):
-        def tick(self, iteration: int, snapshot: Any) -> None:
-            times.append(time.perf_counter())
-            self.stopped_by_callback = iteration >= 2 * block + 5 and times[-1] - times[0] > seconds
-
-    NumpyEngine().run(model, spec, initial, None, Stopwatch(spec))
-    marks = np.array(times[2:])  # the first iterations touch the memory
-    per = float(np.median(np.diff(marks)))
-    length = max(1, round(CHUNK_SECONDS / per / block)) * block
-    length = min(length, (marks.size - 1) // block * block or marks.size - 1)
-    marks = marks[::length]
-    return (np.diff(marks) / length * 1e3).tolist()
+    return update_times(run, seconds)
 
 
 def time_floor(model: Any, family: str, dtype: str, seconds: float) -> list[float]:
@@ -94,19 +71,19 @@ def time_floor(model: Any, family: str, dtype: str, seconds: float) -> list[floa
 
 
 def ours(problem: str, family: str, dtype: str, seconds: float, quiet: float) -> dict[str, Any]:
-    """One case of the embedded engine, and its floor."""
+    """One case of the numpy engine, and its floor."""
     import scipy.sparse  # noqa: F401  (an import is not part of a fit's memory)
 
     model = load(problem)
     model.log_density_and_gradient(np.zeros(model.dim))
     wait_until_quiet(quiet)
-    peak, load_ = Peak(), OtherLoad()
+    peak, others = Peak(), busy_others()
     chunks = time_ours(model, family, dtype, seconds)
     result = {
         "chunks": chunks,
         "peak_mib": peak.growth(),
         "whole_mib": peak.whole(),
-        "other_cores": load_.cores(),
+        "other_cores": others(),
     }
     return {**result, "floor": time_floor(model, family, dtype, min(seconds, 0.5))}
 
@@ -140,7 +117,7 @@ def numpyro(problem: str, family: str, dtype: str, seconds: float, quiet: float)
     state = jax.block_until_ready(compiled(state, 1))
     compile_s = time.perf_counter() - start
     wait_until_quiet(quiet)
-    load_ = OtherLoad()
+    others = busy_others()
     per = []
     for _ in range(3):
         start = time.perf_counter()
@@ -157,7 +134,7 @@ def numpyro(problem: str, family: str, dtype: str, seconds: float, quiet: float)
         "chunks": chunks,
         "peak_mib": peak.growth(),
         "whole_mib": peak.whole(),
-        "other_cores": load_.cores(),
+        "other_cores": others(),
         "compile_s": compile_s,
         "density_difference": density,
         "gradient_difference": slope,

@@ -34,7 +34,7 @@ from pyturingvi.support.array_namespace import DTYPES
 if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
 
-_TIMED_SECONDS = 0.4  # of a fit that is timed
+_TIMED_SECONDS = 0.4  # of a timed fit
 
 
 def compare(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from pyturingvi.comparisons.timing import busy_others, update_times
 from pyturingvi.families import Family
 from pyturingvi.fitting import fit
 from pyturingvi.models.base import Model
@@ -239,71 +240,24 @@ def final_elbo(found: Fit) -> tuple[float, float]:
 
 # ---- (4) time -----------------------------------------------------------------------------------------------
 def time_row(sides: Iterable[Side], model: Model, family: Family, rule: Rule, n_samples: int, seconds: float) -> Row:
-    """Milliseconds an update: the difference of a long and a short fit, least of three, after a warm-up.
+    """Milliseconds an update: the fastest tenth of a second of a running fit.
 
     The engines take turns, so that a busy machine slows both; what other processes used is in the note.
     """
-    sides = list(sides)
-
-    def run(side: Side, n: int) -> float:
-        return float(side.fit(model, family, rule, n, n_samples=n_samples).seconds)
-
-    lengths = {}
-    for side in sides:
-        n, _ = 9, run(side, 3)
-        start = min(run(side, 3) for _ in range(2))
-        while run(side, n) - start < seconds / 2 and n < 200_000:
-            n *= 3
-        lengths[side.engine] = n
-    least = {(engine, n): math.inf for engine, longest in lengths.items() for n in (3, longest)}
-    others = busy_others()
+    sides, others = list(sides), busy_others()
+    times: dict[str, list[float]] = {side.engine: [] for side in sides}
     for _ in range(3):
         for side in sides:
-            for n in (3, lengths[side.engine]):
-                least[side.engine, n] = min(least[side.engine, n], run(side, n))
+            times[side.engine] += update_times(partial(side.fit, model, family, rule, n_samples=n_samples), seconds)
     threads = f"{sides[0].n_threads} thread(s) of numpy" + (", one of Julia" if len(sides) > 1 else "")
-    words = [f"M = {n_samples}, {threads}, {sides[0].dtype}, least of 3"]
+    words = [f"M = {n_samples}, {threads}, {sides[0].dtype}, fastest tenth of a second"]
     if len(sides) == 1:
         words.append("Julia: not available")
-    used = others()
-    if used > 0.1:
+    if (used := others()) > 0.1:
         words.append(f"other processes used {used:.1f} cores meanwhile: no measure of the engines")
-    each = {engine: 1e3 * (least[engine, n] - least[engine, 3]) / (n - 3) for engine, n in lengths.items()}
-    if min(each.values()) <= 0:  # a busy machine: nothing is better than a time below 0
-        each = {}
-        words.append("the times scatter too much")
-    here, there = each.get("numpy"), each.get("julia")
-    ratio = here / there if here is not None and there else None
-    return row(
-        "time",
-        model,
-        "milliseconds an update",
-        family=family_words(family),
-        optimizer=rule.name,
-        numpy=here,
-        julia=there,
-        difference=ratio,
-        unit="numpy / julia",
-        note="; ".join(words),
-    )
-
-
-def busy_others() -> Callable[[], float]:
-    """Start a stopwatch; it returns how many cores all other processes kept busy on average since."""
-    import psutil
-
-    process = psutil.Process()
-
-    def now() -> tuple[float, float, float]:
-        machine, own = psutil.cpu_times(), process.cpu_times()
-        idle = machine.idle + getattr(machine, "iowait", 0.0) + getattr(machine, "steal", 0.0)
-        total = sum(machine) - getattr(machine, "guest", 0.0) - getattr(machine, "guest_nice", 0.0)
-        return time.perf_counter(), total - idle, own.user + own.system
-
-    start = now()
-
-    def stop() -> float:
-        wall, busy, own = (after - before for after, before in zip(now(), start, strict=True))
-        return max(0.0, busy - own) / max(wall, 1e-9)
-
-    return stop
+    here, there = (min(times.get(engine, ()), default=None) for engine in ("numpy", "julia"))
+    entries: Row = {"numpy": here, "julia": there, "unit": "numpy / julia", "note": "; ".join(words)}
+    if here is not None and there is not None:
+        entries["difference"] = here / there
+    entries |= {"family": family_words(family), "optimizer": rule.name}
+    return row("time", model, "milliseconds an update", **entries)
