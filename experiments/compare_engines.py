@@ -1,4 +1,4 @@
-"""The cross-language report on four problems: the embedded engine beside Julia, with verdicts.
+"""The cross-language report on four problems: the NumPy engine beside Julia, with verdicts.
 
 Writes `results/compare_PROBLEM.csv`, `.md` and `.png` for the isotropic Gaussian, rpoisson-small, volatility-small and
 a simulated irt-small. Needs a Julia environment (`pyturingvi setup`).
