@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
 from response_tables import make_points, make_table
+from scipy import sparse
 
 from pyturingvi.errors import InputError
 from pyturingvi.models.irt import ItemResponse
@@ -52,6 +55,8 @@ def test_names_come_from_the_table():
         [[1, 0], [np.nan, 1], [0, 1]],
         [[1, 0], [None, 1], [0, 1]],
         np.ma.masked_equal([[1, 0], [9, 1], [0, 1]], 9),
+        [[Decimal(1), Decimal(0)], [None, Decimal("1.0")], [Decimal("0.00"), True]],
+        pd.DataFrame({"a": [Decimal(1), Decimal("NaN"), Decimal(0)], "b": [Fraction(0), 1, 1]}, dtype=object),
     ],
 )
 def test_every_way_to_say_missing(table):
@@ -69,6 +74,7 @@ BAD_TABLES = {
     "infinite": ([[0, 1], [1, np.inf]], "inf at student 1, item 'item2'"),
     "silent student": ([[0, 1], [np.nan, np.nan]], r"student 1 has no response.*\(1 such.*rows"),
     "silent item": ([[0, np.nan], [1, np.nan]], r"item 'item2' has no response.*columns"),
+    "sparse": (sparse.csr_array([[0, 1], [1, 0]]), r"sparse matrix.*\.toarray\(\).*missing.*from_long"),
     "words": ([["yes", "no"], ["no", "yes"]], r"'yes' at student 0, item 'item1'.*4 such.*Recode"),
     "words in a frame": (
         pd.DataFrame({"a": [0, 1], "b": ["yes", "no"]}),
@@ -144,7 +150,7 @@ def test_unconstrain_refuses_bad_values():
         ("s_beta", 0 * values["s_beta"], "s_beta must be positive"),
         ("alpha", values["alpha"][:, :3], r"alpha must have shape \(M, 9\), got \(2, 3\)"),
         ("mu_beta", values["beta"], r"mu_beta must have shape \(M,\)"),
-        ("beta", values["beta"] * np.nan, "beta must be finite"),
+        ("beta", values["beta"] * np.nan, "beta has NaN"),
     ):
         with pytest.raises(InputError, match=message):
             model.unconstrain({**values, name: bad})

@@ -210,5 +210,6 @@ def model_digest(model: Model) -> str:
     layout = model.layout
     items = [model.name, layout.n_global, layout.n_local, layout.local_dim, *model.fingerprint()]
     for key in sorted(state):
-        items += [key, state[key]]
+        if not key.endswith("_dtype"):  # of labels: they came to the state later, and digests stay as they were
+            items += [key, state[key]]
     return digest(*items)

@@ -211,7 +211,7 @@ class Model(ABC):
         axes = [coords[axis] for axis in self.dims[name]]
         if not axes:
             return [name]
-        return [f"{name}[{','.join(str(i) for i in index)}]" for index in itertools.product(*axes)]
+        return [f"{name}[{','.join(map(_text, index))}]" for index in itertools.product(*axes)]
 
     # ---- for the engines ----------------------------------------------------------------------------------
     @property
@@ -331,3 +331,8 @@ class OnePassModel(Model):
     @abstractmethod
     def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
         """Fill `density` (M,) and `gradient` (M, d), each unless it is None."""
+
+
+def _text(label: Any) -> str:
+    """A label in a name; a date without the time of day where that is midnight."""
+    return str(np.datetime_as_string(label, unit="auto")) if isinstance(label, np.datetime64) else str(label)

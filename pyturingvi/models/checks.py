@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import numbers
 from collections import Counter
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from pyturingvi.errors import InputError
+from pyturingvi.models.labels import Labels, row_labels
 from pyturingvi.support.array_namespace import to_numpy
 
 
-def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, list[str], list[Any]]:
+def as_frame(table: Any) -> Any:
+    """A pyarrow Table as a DataFrame, and anything else as it is."""
+    return table.to_pandas() if hasattr(table, "column_names") and hasattr(table, "to_pandas") else table
+
+
+def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, list[str], Labels]:
     """A table as a new (rows, columns) float64 array with its labels.
 
     Parameters
     ----------
-    value : array or DataFrame
+    value : array, DataFrame or pyarrow Table
     what : str
         How messages name the input, e.g. "RobustPoisson: X".
     column_word : str
@@ -29,7 +34,7 @@ def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, li
     -------
     matrix : (rows, columns) float64 array
     columns : list of str
-    rows : list of int or str
+    rows : Labels
         The index of a DataFrame, otherwise 0, 1, ...
 
     Raises
@@ -37,6 +42,7 @@ def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, li
     InputError
         If it is not a table of finite real numbers, is empty, or has a column name twice.
     """
+    value = as_frame(value)
     if hasattr(value, "columns"):
         columns = [str(name) for name in value.columns]
         repeated = [name for name, count in Counter(columns).items() if count > 1]
@@ -45,7 +51,6 @@ def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, li
         _refuse_empty(value.shape, what)
         labels = list(value.columns)
         matrix = np.column_stack([_numbers(value[k], f"{what}, column {str(k)!r}") for k in labels])
-        rows = row_labels(value)
     else:
         matrix = _numbers(value, what)
         if matrix.ndim != 2:
@@ -53,13 +58,13 @@ def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, li
             raise InputError(f"{what} must be a table (rows, columns), got shape {matrix.shape}.{hint}")
         _refuse_empty(matrix.shape, what)
         columns = [f"{column_word}{k + 1}" for k in range(matrix.shape[1])]
-        rows = list(range(matrix.shape[0]))
     _refuse_non_finite(matrix, what, columns)
-    return matrix, columns, rows
+    return matrix, columns, row_labels(value if hasattr(value, "columns") else matrix)
 
 
 def read_vector(value: Any, what: str) -> np.ndarray:
     """A new (N,) float64 array from an array, a Series or a table of one column."""
+    value = as_frame(value)
     if hasattr(value, "columns"):
         if len(value.columns) != 1:
             raise InputError(f"{what} must be one column, got a table of shape {value.shape}.")
@@ -85,14 +90,6 @@ def refuse_non_counts(counts: np.ndarray, what: str) -> None:
             )
 
 
-def row_labels(table: Any) -> list[Any]:
-    """The index of a pandas object as whole numbers or strings; 0, 1, ... for anything else."""
-    index = getattr(table, "index", None)
-    if index is None or callable(index):  # a list and a polars frame have no row labels
-        return list(range(len(table)))
-    return [int(k) if isinstance(k, numbers.Integral) else str(k) for k in index]
-
-
 def refuse_different_rows(first: Any, second: Any, what: str, names: tuple[str, str]) -> None:
     """Raise InputError if both inputs are pandas objects of one length whose indexes differ."""
     if all(hasattr(table, "index") and hasattr(table, "iloc") for table in (first, second)) and (
@@ -102,13 +99,6 @@ def refuse_different_rows(first: Any, second: Any, what: str, names: tuple[str, 
             f"{what}: the rows of {names[0]} and {names[1]} have different index labels. Align them, e.g. "
             f"{names[1]}.loc[{names[0]}.index], or pass {names[1]}.to_numpy() to go by position."
         )
-
-
-def relabel(labels: Sequence[Any], length: int, what: str) -> list[Any]:
-    """Labels as a list of the wanted length."""
-    if isinstance(labels, str) or len(labels) != length:
-        raise InputError(f"{what}: needs a list of {length} labels, got {labels!r}.")
-    return list(labels)
 
 
 def _numbers(value: Any, what: str) -> np.ndarray:
@@ -122,7 +112,14 @@ def _numbers(value: Any, what: str) -> np.ndarray:
     except ValueError:
         raise InputError(f"{what}: its rows have different lengths.") from None
     if array.dtype.kind == "O":
-        array = _from_objects(array, what)
+        objects = array
+        array, bad = numbers_of(objects)
+        if bad:
+            item, where = objects[bad[0]], f" in row {bad[0][0]} (counted from 0)" if bad[0] else ""
+            raise InputError(
+                f"{what} must hold numbers; {item!r}{where} is of type {type(item).__name__}. "
+                "Encode text and categories as numbers first."
+            )
     elif array.dtype.kind == "c":
         raise InputError(f"{what} is complex. Only real numbers can be used.")
     elif array.dtype.kind not in "biuf":
@@ -131,21 +128,17 @@ def _numbers(value: Any, what: str) -> np.ndarray:
         return np.array(array, dtype=np.float64, order="C")
 
 
-def _from_objects(array: np.ndarray, what: str) -> np.ndarray:
-    numeric = np.empty(array.shape)
-    for place in np.ndindex(array.shape):
-        item = array[place]
-        if item is None or type(item).__name__ in ("NAType", "NaTType"):
-            numeric[place] = np.nan
-        elif isinstance(item, numbers.Real | Decimal | np.bool_):
+def numbers_of(objects: np.ndarray) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+    """Objects as float64, None and pandas' NA as NaN; and the places of those that are no numbers."""
+    numeric = np.full(objects.shape, np.nan)
+    bad = []
+    for place in np.ndindex(objects.shape):
+        item = objects[place]
+        if isinstance(item, numbers.Real | Decimal | np.bool_):
             numeric[place] = float(item)
-        else:
-            where = f" in row {place[0]} (counted from 0)" if place else ""
-            raise InputError(
-                f"{what} must hold numbers; {item!r}{where} is of type {type(item).__name__}. "
-                "Encode text and categories as numbers first."
-            )
-    return numeric
+        elif item is not None and type(item).__name__ not in ("NAType", "NaTType"):
+            bad.append(place)
+    return numeric, bad
 
 
 def _refuse_empty(shape: tuple[int, ...], what: str) -> None:

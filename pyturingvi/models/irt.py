@@ -11,8 +11,9 @@ from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.irt_likelihood import even_part, log_probabilities, signed_sums
-from pyturingvi.models.irt_responses import MISSING, column_values, plain_label, read_responses
-from pyturingvi.models.parts import LOG_2PI
+from pyturingvi.models.irt_responses import MISSING, column_values, read_responses
+from pyturingvi.models.labels import Labels, plain_label
+from pyturingvi.models.parts import LOG_2PI, refuse_outside, take_natural
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class ItemResponse(Model):
 
     Parameters
     ----------
-    responses : (J, K) array or DataFrame
+    responses : (J, K) array, DataFrame or pyarrow Table
         One row a student, one column an item; 1 right, 0 wrong, NaN (or pandas' NA) missing. A missing cell
         is left out of the likelihood. A DataFrame's columns and index are kept as names.
 
@@ -161,20 +162,21 @@ class ItemResponse(Model):
 
     @property
     def coords(self) -> dict[str, list[Any]]:
-        return {"item": list(self._items), "student": list(self._students)}
+        return {"item": list(self._items), "student": self._students.typed}
 
     def to_julia(self, runtime: Runtime) -> Any:
         signs = np.ascontiguousarray(self._signs.T)
         return runtime.call(runtime.module.irt_model, address_of(signs), *signs.shape)
 
     def get_state(self) -> dict[str, Any]:
-        return {"responses": self.responses, "students": list(self._students), "items": list(self._items)}
+        return {"responses": self.responses, **self._students.to_state("students"), "items": list(self._items)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ItemResponse:
         model = cls.__new__(cls)
-        model._students, model._items = list(state["students"]), list(state["items"])
         model._set_up(np.asarray(state["responses"], dtype=np.int8))
+        model._students = Labels.from_state(state, "students", model.n_students)
+        model._items = list(state["items"])
         return model
 
     # ---- density ------------------------------------------------------------------------------------------
@@ -262,27 +264,13 @@ class ItemResponse(Model):
         return {"alpha": points[:, self.layout.n_global :].copy()}
 
     def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
-        lengths = {"gamma": self.n_items, "beta": self.n_items, "alpha": self.n_students}
-        columns = []
-        n_points: int | None = None
-        for name in ("mu_beta", "s_beta", "s_gamma", "gamma", "beta", "alpha"):
-            if name not in values:
-                raise InputError(f"{self.name}: unconstrain needs {name!r}; given: {', '.join(values) or 'nothing'}.")
-            value = values[name]
-            if n_points is None:
-                n_points = value.shape[0] if value.ndim == 1 else -1
-            shape = (n_points, lengths[name]) if name in lengths else (n_points,)
-            if value.shape != shape or n_points < 0:
-                wanted = f"(M, {lengths[name]})" if name in lengths else "(M,)"
-                raise InputError(f"{self.name}: {name} must have shape {wanted}, got {value.shape}.")
-            if not np.isfinite(value).all():
-                raise InputError(f"{self.name}: {name} must be finite.")
-            if name in ("s_beta", "s_gamma", "gamma"):
-                if not (value > 0).all():
-                    raise InputError(f"{self.name}: {name} must be positive, got {value.min()}.")
-                value = np.log(value)
-            columns.append(value.reshape(n_points, -1))
-        return np.concatenate(columns, axis=1)
+        items = (self.n_items,)
+        shapes = {"mu_beta": (), "s_beta": (), "s_gamma": (), "gamma": items, "beta": items}
+        found = take_natural(values, {**shapes, "alpha": (self.n_students,)}, self.name)
+        for name in ("s_beta", "s_gamma", "gamma"):
+            refuse_outside(found[name] > 0, self.name, name, "positive")
+            found[name] = np.log(found[name])
+        return np.column_stack(list(found.values()))
 
 
 def _squared_norms(xp: Any, alpha: Array) -> Array:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from pyturingvi.errors import InputError
+from pyturingvi.models.checks import as_frame, numbers_of
+from pyturingvi.models.labels import Labels, row_labels
 from pyturingvi.support.array_namespace import to_numpy
 
 MISSING = -1
 
 
-def read_responses(responses: Any) -> tuple[np.ndarray, list[Any], list[str]]:
+def read_responses(responses: Any) -> tuple[np.ndarray, Labels, list[str]]:
     """Turn a wide table into codes 0, 1 and -1 (missing) with its labels.
 
     Parameters
     ----------
-    responses : (J, K) array or DataFrame
+    responses : (J, K) array, DataFrame or pyarrow Table
 
     Returns
     -------
     codes : (J, K) int8 array
-    students : list
+    students : Labels
         The index of a DataFrame, otherwise 0..J-1.
     items : list of str
         The columns of a DataFrame, otherwise item1..itemK.
@@ -33,14 +36,23 @@ def read_responses(responses: Any) -> tuple[np.ndarray, list[Any], list[str]]:
         If the table is not two-dimensional, is too small, holds anything but 0, 1 and missing, has a row or
         column without a response, or labels that occur twice.
     """
+    responses = as_frame(responses)
     if hasattr(responses, "columns") and hasattr(responses, "iloc"):
-        students = _unique([plain_label(label) for label in responses.index], "student", "index")
-        items = _unique([_text(label) for label in responses.columns], "item", "columns")
+        students = row_labels(responses)
+        _refuse_repeats(students.plain, "student", "index")
+        items = [str(label) for label in responses.columns]
+        _refuse_repeats(items, "item", "columns")
         _check_shape(responses.shape)
         codes = np.empty(responses.shape, dtype=np.int8)
         for k, item in enumerate(items):
-            codes[:, k] = _codes(column_values(responses.iloc[:, k]), students, [item])[:, 0]
+            codes[:, k] = _codes(column_values(responses.iloc[:, k]), students.plain, [item])[:, 0]
     else:
+        if hasattr(responses, "toarray") and not isinstance(responses, np.ndarray):
+            raise InputError(
+                "responses: the table is a sparse matrix, which does not tell wrong answers from missing ones. Where "
+                "the entries left out are wrong answers, pass its .toarray(); where they are missing, pass the stored "
+                "ones to ItemResponse.from_long."
+            )
         if isinstance(responses, np.ma.MaskedArray):
             responses = np.ma.filled(responses.astype(float), np.nan)
         try:
@@ -48,10 +60,10 @@ def read_responses(responses: Any) -> tuple[np.ndarray, list[Any], list[str]]:
         except ValueError:
             raise InputError("responses: the rows have different lengths; give a (students, items) table.") from None
         _check_shape(values.shape)
-        students = list(range(values.shape[0]))
+        students = row_labels(values)
         items = [f"item{k + 1}" for k in range(values.shape[1])]
-        codes = _codes(values, students, items)
-    _check_observed(codes, students, items)
+        codes = _codes(values, students.plain, items)
+    _check_observed(codes, students.plain, items)
     return codes, students, items
 
 
@@ -101,19 +113,12 @@ def _codes(values: np.ndarray, students: list[Any], items: list[str]) -> np.ndar
 
 
 def _numbers(values: np.ndarray, students: list[Any], items: list[str]) -> np.ndarray:
-    """Objects as floats: None and pandas' NA become NaN, and anything that is no number is refused."""
-    out = np.full(values.shape, np.nan)
-    bad: list[tuple[int, int]] = []
-    for place in np.ndindex(*values.shape):
-        value = values[place]
-        if isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
-            out[place] = float(value)
-        elif value is not None and type(value).__name__ not in ("NAType", "NaTType"):
-            bad.append(place)
+    """Objects as floats, refusing what is no number."""
+    out, bad = numbers_of(values)
     if bad:
         j, k = bad[0]
         raise InputError(
-            f"responses: {plain_label(values[j, k])!r} at student {students[j]!r}, item {items[k]!r} "
+            f"responses: {str(values[j, k])!r} at student {students[j]!r}, item {items[k]!r} "
             f"is not a number ({len(bad)} such cells{'' if len(items) > 1 else ' in this item'}). "
             "Recode the answers first, e.g. `(table == 'yes').astype(float).where(table.notna())`, so that "
             "right is 1 and wrong is 0."
@@ -132,27 +137,10 @@ def _check_observed(codes: np.ndarray, students: list[Any], items: list[str]) ->
             )
 
 
-def _unique(labels: list[Any], kind: str, where: str) -> list[Any]:
-    seen: set[Any] = set()
-    twice = []
-    for label in labels:
-        if label in seen:
-            twice.append(label)
-        seen.add(label)
-    if twice:
+def _refuse_repeats(labels: list[Any], kind: str, where: str) -> None:
+    repeated = [label for label, count in Counter(labels).items() if count > 1]
+    if repeated:
         raise InputError(
-            f"responses: {kind} {twice[0]!r} occurs more than once in the {where} ({len(twice)} repeats). "
+            f"responses: {kind} {repeated[0]!r} occurs more than once in the {where} ({len(repeated)} such labels). "
             f"Give every {kind} one {'row' if kind == 'student' else 'column'} and a name of its own."
         )
-    return labels
-
-
-def plain_label(label: Any) -> Any:
-    """A label as JSON can hold it."""
-    if isinstance(label, int | np.integer) and not isinstance(label, bool):
-        return int(label)
-    return _text(label)
-
-
-def _text(label: Any) -> str:
-    return str(label)

@@ -10,7 +10,7 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
-from pyturingvi.models.checks import relabel
+from pyturingvi.models.labels import relabel
 from pyturingvi.support.array_namespace import Array, namespace_of
 
 Function = Callable[[np.ndarray], tuple[Any, Any]]

@@ -11,14 +11,8 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import OnePassModel
-from pyturingvi.models.checks import (
-    read_matrix,
-    read_vector,
-    refuse_different_rows,
-    refuse_non_counts,
-    relabel,
-    row_labels,
-)
+from pyturingvi.models.checks import read_matrix, read_vector, refuse_different_rows, refuse_non_counts
+from pyturingvi.models.labels import Labels, relabel, row_labels
 from pyturingvi.models.parts import (
     LOG_2PI,
     half_student_t4_on_log_scale,
@@ -46,7 +40,7 @@ class RobustPoisson(OnePassModel):
 
     Parameters
     ----------
-    X : (N, p) array or DataFrame
+    X : (N, p) array, DataFrame or pyarrow Table
         Covariates, as given: standardize them before. A DataFrame's column names are kept. A constant column is
         allowed (a rare group may be absent from a subset); it shares its effect with the intercept.
     y : (N,) array or Series
@@ -71,7 +65,7 @@ class RobustPoisson(OnePassModel):
 
     def __init__(self, X: Any, y: Any, offset: Any = None) -> None:
         owner = "RobustPoisson"
-        matrix, self.covariates, rows = read_matrix(X, f"{owner}: X", "x")
+        matrix, self.covariates, self._rows = read_matrix(X, f"{owner}: X", "x")
         counts = read_vector(y, f"{owner}: y")
         refuse_non_counts(counts, f"{owner}: y")
         if counts.max() > _MAX_COUNT:
@@ -85,7 +79,8 @@ class RobustPoisson(OnePassModel):
         refuse_different_rows(X, y, owner, ("X", "y"))
         refuse_different_rows(X, offset, owner, ("X", "offset"))
         refuse_different_rows(y, offset, owner, ("y", "offset"))
-        self.rows = rows if hasattr(X, "columns") else row_labels(y if hasattr(y, "iloc") else counts)
+        if not hasattr(X, "columns") and hasattr(y, "iloc"):
+            self._rows = row_labels(y)
         self.X, self.y, self.offset = matrix, counts, known
         self._has_offset = bool(known.any())
         n_rows, n_covariates = matrix.shape
@@ -107,7 +102,7 @@ class RobustPoisson(OnePassModel):
 
     @property
     def coords(self) -> dict[str, list[Any]]:
-        return {"covariate": list(self.covariates), "row": list(self.rows)}
+        return {"covariate": list(self.covariates), "row": self._rows.typed}
 
     def to_julia(self, runtime: Runtime) -> Any:
         places = (address_of(array) for array in (self.X, self.y, self.offset))
@@ -119,14 +114,14 @@ class RobustPoisson(OnePassModel):
             "y": self.y,
             "offset": self.offset,
             "covariates": list(self.covariates),
-            "rows": list(self.rows),
+            **self._rows.to_state("rows"),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> RobustPoisson:
         model = cls(state["X"], state["y"], state["offset"])
         model.covariates = relabel(state["covariates"], model.X.shape[1], "RobustPoisson: covariates")
-        model.rows = relabel(state["rows"], len(model.y), "RobustPoisson: rows")
+        model._rows = Labels.from_state(state, "rows", len(model.y))
         return model
 
     # ---- density ------------------------------------------------------------------------------------------

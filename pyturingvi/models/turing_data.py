@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.errors import InputError
+from pyturingvi.models.checks import as_frame
 
 Datum = np.ndarray | float | int | bool | str | list[str]
 
@@ -32,6 +33,7 @@ def read_data(data: Any, nonfinite_allowed: bool = False) -> dict[str, Datum]:
     """
     if data is None:
         return {}
+    data = as_frame(data)
     if hasattr(data, "columns") and not isinstance(data, Mapping):
         repeated = [name for name, count in Counter(data.columns).items() if count > 1]
         if repeated:

@@ -12,7 +12,8 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import OnePassModel
-from pyturingvi.models.checks import read_matrix, relabel
+from pyturingvi.models.checks import read_matrix
+from pyturingvi.models.labels import Labels, relabel
 from pyturingvi.models.parts import (
     LOG_2PI,
     half_cauchy_on_log_scale,
@@ -54,7 +55,7 @@ class StochasticVolatility(OnePassModel):
 
     Parameters
     ----------
-    returns : (T, D) array or DataFrame
+    returns : (T, D) array, DataFrame or pyarrow Table
         One row a time, one column a series, as given: centre them before. Column names are kept.
 
     Raises
@@ -73,7 +74,7 @@ class StochasticVolatility(OnePassModel):
 
     def __init__(self, returns: Any) -> None:
         what = "StochasticVolatility: returns"
-        self.returns, self.series, self.times = read_matrix(returns, what, "series")
+        self.returns, self.series, self._times = read_matrix(returns, what, "series")
         n_times, size = self.returns.shape
         if n_times < 2:
             raise InputError(f"{what} has only {n_times} row; at least two times are needed.")
@@ -118,19 +119,19 @@ class StochasticVolatility(OnePassModel):
 
     @property
     def coords(self) -> dict[str, list[Any]]:
-        return {"series": list(self.series), "series_2": list(self.series), "time": list(self.times)}
+        return {"series": list(self.series), "series_2": list(self.series), "time": self._times.typed}
 
     def to_julia(self, runtime: Runtime) -> Any:
         return runtime.call(runtime.module.volatility_model, address_of(self.returns), *self.returns.shape)
 
     def get_state(self) -> dict[str, Any]:
-        return {"returns": self.returns, "series": list(self.series), "times": list(self.times)}
+        return {"returns": self.returns, "series": list(self.series), **self._times.to_state("times")}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> StochasticVolatility:
         model = cls(state["returns"])
         model.series = relabel(state["series"], model.returns.shape[1], "StochasticVolatility: series")
-        model.times = relabel(state["times"], len(model.returns), "StochasticVolatility: times")
+        model._times = Labels.from_state(state, "times", len(model.returns))
         return model
 
     # ---- density ------------------------------------------------------------------------------------------
