@@ -58,16 +58,6 @@ class Layout:
         """Number of local coordinates, `N*d_y`."""
         return self.n_local * self.local_dim
 
-    @property
-    def global_slice(self) -> slice:
-        """Where `z` stands."""
-        return slice(0, self.n_global)
-
-    @property
-    def local_slice(self) -> slice:
-        """Where all of `y_1..y_N` stand."""
-        return slice(self.n_global, self.dim)
-
     def block_slice(self, n: int) -> slice:
         """Where `y_n` stands (n counted from 0)."""
         if not 0 <= n < self.n_local:

@@ -1,7 +1,7 @@
 """Maps from unconstrained numbers to constrained ones: value, inverse, log-Jacobian and gradient.
 
-Three supports are all the bundled models need: positive numbers, the interval (-1, 1), and Cholesky factors
-of correlation matrices. Every function takes NumPy or CuPy arrays and keeps their dtype.
+Two supports need more than an exponential in the bundled models: the interval (-1, 1), and Cholesky factors of
+correlation matrices. Every function takes NumPy or CuPy arrays and keeps their dtype.
 """
 
 from __future__ import annotations
@@ -30,27 +30,6 @@ def sech_squared(v: Array) -> Array:
     xp = namespace_of(v)
     decay = xp.exp(-2.0 * xp.abs(v))
     return 4.0 * decay / (1.0 + decay) ** 2
-
-
-# ---- positive numbers -------------------------------------------------------------------------------------
-def positive(v: Array) -> Array:
-    """x = exp(v) > 0."""
-    return namespace_of(v).exp(v)
-
-
-def positive_inverse(x: Array) -> Array:
-    """v = log(x)."""
-    return namespace_of(x).log(x)
-
-
-def positive_log_jacobian(v: Array) -> Array:
-    """log(dx/dv) = v, elementwise; its gradient is 1."""
-    return v
-
-
-def positive_pullback(v: Array, grad_x: Array) -> Array:
-    """Gradient with respect to v of a function whose gradient with respect to x is `grad_x`."""
-    return grad_x * namespace_of(v).exp(v)
 
 
 # ---- the interval (-1, 1) ---------------------------------------------------------------------------------
@@ -142,25 +121,6 @@ def lkj_cholesky_inverse(factor: Array) -> Array:
     return v.reshape(n_points, size * size)[:, _places(xp, size)[0]]
 
 
-@lru_cache(maxsize=64)
-def _log_jacobian_weights(xp: ModuleType, size: int, dtype: str) -> Array:
-    rows, columns = np.tril_indices(size, -1)
-    return xp.asarray(rows - columns + 1, dtype=dtype)
-
-
-def lkj_cholesky_log_jacobian(v: Array, size: int) -> Array:
-    """Log-Jacobian (M,) of v -> the strictly lower entries of the factor."""
-    # dL_ij/dv_ij = remainder_ij (1 - tanh(v_ij)^2), and column j stands in the remainder of columns j+1..i-1
-    weights = _log_jacobian_weights(namespace_of(v), size, v.dtype.str)
-    return -(log_cosh(v) @ weights)
-
-
-def lkj_cholesky_log_jacobian_gradient(v: Array, size: int) -> Array:
-    """Gradient (M, D(D-1)/2) of `lkj_cholesky_log_jacobian`."""
-    xp = namespace_of(v)
-    return -_log_jacobian_weights(xp, size, v.dtype.str) * xp.tanh(v)
-
-
 def lkj_cholesky_pullback(v: Array, grad_factor: Array, factor: Array, remainder: Array) -> Array:
     """Gradient with respect to v of a function of the Cholesky factor.
 
@@ -202,16 +162,6 @@ def lkj_log_normalizer(size: int, eta: float = 1.0) -> float:
         log_beta = math.lgamma(0.5) + math.lgamma(power) - math.lgamma(power + 0.5)
         total += (size - column) * log_beta
     return total
-
-
-def lkj_cholesky_log_density(factor: Array, eta: float = 1.0) -> Array:
-    """Log density (M,) of Cholesky factors (M, D, D) under LKJ(eta), with respect to their lower entries."""
-    xp = namespace_of(factor)
-    size = factor.shape[2]
-    places = xp.arange(2, size + 1)
-    powers = xp.asarray(size - places + 2.0 * (eta - 1.0), dtype=factor.dtype)
-    log_diagonal = xp.log(xp.diagonal(factor, axis1=1, axis2=2)[:, 1:])
-    return log_diagonal @ powers - lkj_log_normalizer(size, eta)
 
 
 def lkj_partial_weights(size: int, eta: float = 1.0) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ from turing_sources import CENTRED, LINE, LINE_DATA, SCHOOLS, turing_model, vary
 
 import pyturingvi as tv
 from pyturingvi.errors import EngineError, InputError
-from pyturingvi.models.turing_data import _RESERVED, julia_name, read_data
+from pyturingvi.models.turing_data import _RESERVED, julia_name, read_data, suspicious_data
 
 julia = pytest.mark.julia
 KINDS = ["centred", "non-centred", "varying"]
@@ -208,6 +209,27 @@ def test_plain_values_are_read() -> None:
     assert list(read_data({"e\u0301": 1, "\u00b5": 2, "y!": 3, "y\u2081": 4})) == ["\u00e9", "\u03bc", "y!", "y\u2081"]
 
 
+@pytest.mark.parametrize(
+    ("line", "value", "words"),
+    [
+        ("y ~ arraydist(Poisson.(exp.(m)))", [1.0, 2.5, 0.25], "'y'.* 2 numbers that are no whole ones, 2.5 .*Poisson"),
+        ("y[i] ~ BinomialLogit(n[i], m)", [0.5], "BinomialLogit is a distribution of counts"),
+        ("y .~ NegativeBinomial(2, m)", 1.5, "NegativeBinomial"),
+        ("y ~ Poisson(m)", [1.0, 2.0], ""),
+        ("y ~ Poisson(m)", [1, 2], ""),
+        ("y ~ Normal(m, 1)  # no Poisson", [0.5], ""),
+        ("my ~ Poisson(m)", [0.5], ""),
+        ("y ~ Poisson(m)", [], "Empty: data"),
+    ],
+)
+def test_data_that_may_be_why_a_model_fails(line: str, value: Any, words: str) -> None:
+    found = " ".join(
+        suspicious_data(f"@model function f(y)\n    m ~ Normal()\n    {line}\nend", read_data({"y": value}))
+    )
+    assert re.search(words, found)
+    assert (found == "") == (words == "")
+
+
 @julia
 def test_names_are_those_that_julia_reads() -> None:
     """Of names outside ASCII Julia itself judges; Python's spelling of one is Julia's."""
@@ -307,6 +329,10 @@ def wrong(body: str) -> str:
         ({"data": {"x": 1.0}}, r'line\(y\): data has no "y"; the model has no argument "x"'),
         ({"name": "lines"}, "no `@model function lines`; it has line"),
         ({"source": wrong("@addlogprob! -Inf"), "local": []}, "not finite at 60 points"),
+        (
+            {"source": wrong("m += 0").replace("MvNormal(fill(m, 3), I)", "filldist(Poisson(2), 3)"), "local": []},
+            r"not finite at 60 points.*'y'.*1 numbers that are no whole ones, 4.5 first.*Poisson",
+        ),
         ({"data": {"y": []}}, r'local variable "e" is empty.*Empty: data\[\'y\'\]'),
         ({"source": f"module Inner\n{LINE}\nend"}, "no `@model function` at its top level"),
         ({"source": "@model function none(y)\n    y ~ MvNormal(zeros(3), I)\nend", "local": []}, "has no variables"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,15 @@ from pyturingvi.errors import InputError, JuliaError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.parts import take_natural
-from pyturingvi.models.turing_data import is_text, julia_data, julia_name, read_data
+from pyturingvi.models.turing_data import (
+    is_text,
+    julia_data,
+    julia_name,
+    read_data,
+    read_local,
+    read_source,
+    suspicious_data,
+)
 from pyturingvi.support.array_namespace import Array, namespace_of
 
 AD_BACKENDS = ("forwarddiff", "reversediff", "compiled_reversediff", "mooncake", "zygote")
@@ -97,9 +105,9 @@ class Turing(Model):
         ad: str | None = None,
         name: str | None = None,
     ) -> None:
-        self.source = _check_source(source)
+        self.source = read_source(source)
         self.data = read_data(data, nonfinite_allowed=re.search(r"\bis(nan|finite|inf)\b", source) is not None)
-        self.local = _names(local)
+        self.local = read_local(local)
         if ad is not None and ad not in AD_BACKENDS:
             raise unknown_name("ad", ad, AD_BACKENDS)
         if name is not None and not (isinstance(name, str) and is_text(name)):
@@ -136,10 +144,7 @@ class Turing(Model):
         try:
             return self._build_inside(ad)
         except InputError as error:
-            empty = [f"data[{name!r}]" for name, value in self.data.items() if np.ndim(value) and not np.size(value)]
-            if not empty:
-                raise
-            raise InputError(f"{error} Empty: {', '.join(empty)}.") from None
+            raise InputError(" ".join([str(error), *suspicious_data(self.source, self.data)])) from None
 
     def _build_inside(self, ad: str) -> Any:
         runtime = self._runtime
@@ -292,32 +297,6 @@ class Turing(Model):
         arrays = tuple(runtime.to_julia(_axes_as_in_julia(value)) for value in found.values())
         points = self._call(runtime.module.unconstrain, self.julia_model, tuple(found), arrays)
         return np.array(runtime.to_numpy(points), order="C")
-
-
-# ---- reading arguments ------------------------------------------------------------------------------------
-def _check_source(source: Any) -> str:
-    if not isinstance(source, str):
-        raise InputError(f"Turing: source must be Julia code as a string, got {type(source).__name__}.")
-    if source.strip().endswith(".jl") and "\n" not in source.strip():
-        raise InputError(f"Turing: source must be Julia code, not a file's name; pass Path({source!r}).read_text().")
-    if "@model" not in source:
-        raise InputError("Turing: source has no `@model function`; it needs at least one.")
-    if not is_text(source):
-        raise InputError("Turing: source is no valid text: it holds half of a surrogate pair. Read it as UTF-8.")
-    return source
-
-
-def _names(local: Any) -> list[str]:
-    if isinstance(local, bytes) or not isinstance(local, Iterable):
-        raise InputError(f"Turing: local must be a list of names of variables, [] for none, got {local!r}.")
-    given = [local] if isinstance(local, str) else list(local)
-    for name in given:
-        if not (isinstance(name, str) and is_text(name)):
-            raise InputError(f"Turing: local must hold names of variables, got {name!r}.")
-    names = [julia_name(name) for name in given]
-    if len(set(names)) < len(names):
-        raise InputError(f"Turing: local names a variable twice: {', '.join(names)}.")
-    return names
 
 
 def _on_cpu(points: Array) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""Data for a user's Turing model: what may be passed, kept as plain values and arrays, and sent to Julia."""
+"""What a user gives for a Turing model: source and names checked, data kept as plain values and arrays for Julia."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,54 @@ def read_data(data: Any, nonfinite_allowed: bool = False) -> dict[str, Datum]:
     return found
 
 
+_COUNTS = r"\w*(?:Bernoulli|Binomial|Categorical|DiscreteUniform|Geometric|Multinomial|Poisson|Skellam)\w*"
+
+
+def suspicious_data(source: str, data: Mapping[str, Datum]) -> list[str]:
+    """Sentences on what in the data may be why a model fails: empty arrays, and fractions where counts are wanted."""
+    found = []
+    empty = [f"data[{name!r}]" for name, value in data.items() if np.ndim(value) and not np.size(value)]
+    if empty:
+        found.append(f"Empty: {', '.join(empty)}.")
+    for name, value in data.items():
+        numbers = np.ravel(value) if isinstance(value, float | np.ndarray) else np.empty(0)
+        fractions = numbers[numbers != np.floor(numbers)] if numbers.dtype.kind == "f" else numbers[:0]
+        counted = re.search(rf"(?<!\w){re.escape(name)}(?:\[[^\]]*\])?\s*\.?~[^\n#]*?\b({_COUNTS})", source)
+        if fractions.size and counted:
+            found.append(
+                f"data[{name!r}] holds {fractions.size} numbers that are no whole ones, {fractions[0]:g} first, but "
+                f"{counted[1]} is a distribution of counts."
+            )
+    return found
+
+
+def read_source(source: Any) -> str:
+    """Julia source of a model, refused where it can be none."""
+    if not isinstance(source, str):
+        raise InputError(f"Turing: source must be Julia code as a string, got {type(source).__name__}.")
+    if source.strip().endswith(".jl") and "\n" not in source.strip():
+        raise InputError(f"Turing: source must be Julia code, not a file's name; pass Path({source!r}).read_text().")
+    if "@model" not in source:
+        raise InputError("Turing: source has no `@model function`; it needs at least one.")
+    if not is_text(source):
+        raise InputError("Turing: source is no valid text: it holds half of a surrogate pair. Read it as UTF-8.")
+    return source
+
+
+def read_local(local: Any) -> list[str]:
+    """Names of the local variables, as Julia spells them."""
+    if isinstance(local, bytes) or not isinstance(local, Iterable):
+        raise InputError(f"Turing: local must be a list of names of variables, [] for none, got {local!r}.")
+    given = [local] if isinstance(local, str) else list(local)
+    for name in given:
+        if not (isinstance(name, str) and is_text(name)):
+            raise InputError(f"Turing: local must hold names of variables, got {name!r}.")
+    names = [julia_name(name) for name in given]
+    if len(set(names)) < len(names):
+        raise InputError(f"Turing: local names a variable twice: {', '.join(names)}.")
+    return names
+
+
 # ---- names --------------------------------------------------------------------------------------------------
 _RESERVED = frozenset(
     "baremodule begin break catch const continue do else elseif end export false finally for function global if import "
@@ -87,6 +135,7 @@ def is_text(words: str) -> bool:
 def _read(value: Any, what: str, nonfinite_allowed: bool) -> Datum:
     if isinstance(value, str):
         return _text(value, what)
+    value = as_frame(value)
     if value is None:
         raise InputError(f"{what} is None. Leave it out, or give a value.")
     if hasattr(value, "columns"):
