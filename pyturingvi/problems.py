@@ -134,49 +134,26 @@ def load_problem(
         raise unknown_name("problem", name, known)
     if simulated and data_dir is not None:
         raise InputError("load_problem: give either data_dir or simulated=True, not both.")
-    problem = known[name]
-    build = {"rpoisson": _rpoisson, "volatility": _volatility, "irt": _irt, "verbagg": _verbagg}[problem.kind]
-    model = build(problem, data_dir, simulated, seed)
+    model = _build(known[name], data_dir, simulated, seed)
     model.label = f"{name} (simulated)" if simulated else name
     return model
 
 
-def _rpoisson(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
-    from pyturingvi.data.rwm5yr import load_rwm5yr
-    from pyturingvi.data.simulate import simulate_rpoisson
-    from pyturingvi.models.rpoisson import RobustPoisson
+def _build(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
+    from pyturingvi import data, models
 
+    n = problem.n_local
+    if problem.kind == "rpoisson":
+        if simulated:
+            return models.RobustPoisson(*data.simulate_rpoisson(n, _N_COVARIATES, seed=seed))
+        return models.RobustPoisson(*data.load_rwm5yr(n, seed=seed, data_dir=data_dir))
+    if problem.kind == "volatility":
+        if not simulated:
+            return models.StochasticVolatility(data.load_fx_returns(n, data_dir=data_dir))
+        returns = data.simulate_volatility(n, _N_CURRENCIES, seed=seed)
+        return models.StochasticVolatility(returns - returns.mean())
     if simulated:
-        return RobustPoisson(*simulate_rpoisson(problem.n_local, _N_COVARIATES, seed=seed))
-    return RobustPoisson(*load_rwm5yr(problem.n_local, seed=seed, data_dir=data_dir))
-
-
-def _volatility(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
-    from pyturingvi.data.fx import load_fx_returns
-    from pyturingvi.data.simulate import simulate_volatility
-    from pyturingvi.models.volatility import StochasticVolatility
-
-    if simulated:
-        returns = simulate_volatility(problem.n_local, _N_CURRENCIES, seed=seed)
-        return StochasticVolatility(returns - returns.mean())
-    return StochasticVolatility(load_fx_returns(problem.n_local, data_dir=data_dir))
-
-
-def _irt(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
-    from pyturingvi.data.critlangacq import load_critlangacq
-    from pyturingvi.data.simulate import simulate_irt
-    from pyturingvi.models.irt import ItemResponse
-
-    if simulated:
-        return ItemResponse(simulate_irt(problem.n_local, problem.n_items, seed=seed))
-    return ItemResponse(load_critlangacq(data_dir, problem.n_local, seed=seed))
-
-
-def _verbagg(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
-    from pyturingvi.data.simulate import simulate_irt
-    from pyturingvi.data.verbagg import load_verbagg
-    from pyturingvi.models.irt import ItemResponse
-
-    if simulated:
-        return ItemResponse(simulate_irt(problem.n_local, problem.n_items, seed=seed))
-    return ItemResponse(load_verbagg(data_dir=data_dir))
+        return models.ItemResponse(data.simulate_irt(n, problem.n_items, seed=seed))
+    if problem.kind == "irt":
+        return models.ItemResponse(data.load_critlangacq(data_dir, n, seed=seed))
+    return models.ItemResponse(data.load_verbagg(data_dir=data_dir))

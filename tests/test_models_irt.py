@@ -58,7 +58,7 @@ def test_gradient_is_the_central_difference_along_directions_at_the_real_size(mi
     rng = np.random.default_rng(5)
     for point in make_points(model, 3):
         gradient = model.gradient(point)[0]
-        for part in (slice(None), model.layout.global_slice, model.layout.local_slice):
+        for part in (slice(None), slice(model.layout.n_global), slice(model.layout.n_global, None)):
             direction = np.zeros(model.dim)
             direction[part] = rng.standard_normal(direction[part].size)
             direction /= np.linalg.norm(direction)

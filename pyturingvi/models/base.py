@@ -38,6 +38,8 @@ class Model(ABC):
         Who is global and who is local; set by the subclass.
     name : str
         What files call this kind of model; by default the class's own name.
+    label : str
+        What outputs call this model: the problem's name where it is one, and "simulated" where data are.
     devices : frozenset of str
         Where it runs: "cpu" and, if it takes CuPy arrays (or its Julia form a GPU's), "cuda".
     thread_safe : bool
@@ -58,20 +60,13 @@ class Model(ABC):
     thread_safe: ClassVar[bool] = False
     no_log_terms: ClassVar[str] = "its class does not define how the log density splits (`_log_terms`)"
     layout: Layout
+    label: str
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:  # an inherited name would pass it off as its parent
             cls.name = cls.__name__
-
-    @property
-    def label(self) -> str:
-        """What outputs call this model: the problem's name where it is one, and "simulated" where data are."""
-        return str(self.__dict__.get("_label", self.name))
-
-    @label.setter
-    def label(self, value: str) -> None:
-        self.__dict__["_label"] = value
+        cls.label = cls.name
 
     # ---- public interface ---------------------------------------------------------------------------------
     @property

@@ -11,6 +11,7 @@ from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.parts import LOG_2PI, pieces, row_sums
+from pyturingvi.support.arguments import real_number
 from pyturingvi.support.array_namespace import Array, namespace_of
 
 if TYPE_CHECKING:
@@ -54,10 +55,12 @@ class IsotropicGaussian(Model):
         variance: float = 0.1,
     ) -> None:
         self.layout = Layout(n_global, n_local, local_dim if n_local != 0 else 0)
-        self.mean = _number(mean, "mean")
-        self.variance = _number(variance, "variance")
-        if not self.variance > 0:
-            raise InputError(f"IsotropicGaussian: variance must be positive, got {variance!r}.")
+        self.mean = real_number("IsotropicGaussian: mean", mean)
+        self.variance = real_number("IsotropicGaussian: variance", variance)
+        if not np.isfinite(self.mean):
+            raise InputError(f"IsotropicGaussian: mean must be finite, got {mean!r}.")
+        if not 0 < self.variance < np.inf:
+            raise InputError(f"IsotropicGaussian: variance must be positive and finite, got {variance!r}.")
 
     def optimum(self) -> tuple[np.ndarray, float]:
         """The paper's: location `mean`, scale `sqrt(variance)` times the identity."""
@@ -114,13 +117,3 @@ class IsotropicGaussian(Model):
         gradient = namespace_of(points).empty_like(points)
         self._gradient(points, gradient)
         return self._log_density(points), gradient
-
-
-def _number(value: Any, what: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not np.isfinite(number):
-        raise InputError(f"IsotropicGaussian: {what} must be a finite number, got {value!r}.")
-    return number

@@ -9,7 +9,7 @@ import numpy as np
 
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
-from pyturingvi.models.base import Model
+from pyturingvi.models.base import OnePassModel
 from pyturingvi.models.irt_likelihood import even_part, log_probabilities, signed_sums
 from pyturingvi.models.irt_responses import MISSING, column_values, read_responses
 from pyturingvi.models.labels import Labels, plain_label
@@ -23,7 +23,7 @@ _LOG_2 = float(np.log(2.0))
 _LOG_T4 = float(np.log(3.0 / 8.0))  # density of Student-t(4) at 0
 
 
-class ItemResponse(Model):
+class ItemResponse(OnePassModel):
     """Two-parameter logistic ("2PL") item response model (paper, "Probabilistic Models and Datasets").
 
     Student j answers item k rightly with logit `gamma_k*alpha_j + beta_k + mu_beta`. Priors: `mu_beta` is
@@ -52,7 +52,6 @@ class ItemResponse(Model):
     """
 
     name: ClassVar[str] = "irt"
-    thread_safe: ClassVar[bool] = True
 
     def __init__(self, responses: Any) -> None:
         codes, self._students, self._items = read_responses(responses)
@@ -180,18 +179,8 @@ class ItemResponse(Model):
         return model
 
     # ---- density ------------------------------------------------------------------------------------------
-    def _log_density(self, points: Array) -> Array:
-        return self._evaluate(points, None, value=True)
-
-    def _gradient(self, points: Array, out: Array) -> None:
-        self._evaluate(points, out, value=False)
-
-    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
-        out = namespace_of(points).empty_like(points)
-        return self._evaluate(points, out, value=True), out
-
-    def _evaluate(self, points: Array, out: Array | None, *, value: bool) -> Array:
-        """The log density (M,) where `value` is set; the gradient goes into `out` where there is one."""
+    def _evaluate(self, points: Array, density: Array | None, out: Array | None) -> None:
+        """Fill `density` (M,) and the gradient `out` (M, d), each unless it is None."""
         xp, n_global, n_items = namespace_of(points), self.layout.n_global, self.n_items
         with np.errstate(all="ignore"):
             z = points[:, :n_global].astype(np.float64)
@@ -208,7 +197,7 @@ class ItemResponse(Model):
                 alpha_out = out[:, n_global:]
                 alpha_out[...] = half_gamma.astype(points.dtype) @ signs
                 alpha_out -= alpha
-            logs, moments = even_part(xp, half_gamma, half_centre, alpha, mask, alpha_out, value=value)
+            logs, moments = even_part(xp, half_gamma, half_centre, alpha, mask, alpha_out, value=density is not None)
             precision_beta, precision_gamma = xp.exp(-2 * u_beta), xp.exp(-2 * u_gamma)
             chi_beta = precision_beta * (beta * beta).sum(axis=1)
             chi_gamma = precision_gamma * (log_gamma * log_gamma).sum(axis=1)
@@ -220,11 +209,10 @@ class ItemResponse(Model):
                 out[:, 2] = chi_gamma - n_items + 1 - 5 / (1 + 4 * precision_gamma)
                 out[:, 3 : 3 + n_items] = gamma_part - precision_gamma[:, None] * log_gamma
                 out[:, 3 + n_items : n_global] = beta_part - precision_beta[:, None] * beta
-            if not value:
-                return None
-            total = (half_gamma * alpha_sums).sum(axis=1) + half_centre @ right_minus_wrong - logs
-            total -= 0.5 * (chi_beta + chi_gamma + _squared_norms(xp, alpha))
-            return self._add_normalizers(total, z, self.n_students)
+            if density is not None:
+                density[...] = (half_gamma * alpha_sums).sum(axis=1) + half_centre @ right_minus_wrong - logs
+                density -= 0.5 * (chi_beta + chi_gamma + _squared_norms(xp, alpha))
+                self._add_normalizers(density, z, self.n_students)
 
     def _add_normalizers(self, total: Array, z: Array, n_students: int) -> Array:
         """Add to `total` (M,) the priors of mu_beta and the scales, and what normalizes the normal densities."""

@@ -157,14 +157,6 @@ class LogDensity(Model):
         return model
 
     # ---- density ------------------------------------------------------------------------------------------
-    def _log_density(self, points: Array) -> Array:
-        return np.array(self._call(points)[0], dtype=np.float64)
-
-    def _gradient(self, points: Array, out: Array) -> None:
-        gradient = self._call(points)[1]
-        with np.errstate(over="ignore"):
-            out[...] = gradient
-
     def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
         value, gradient = self._call(points)
         # copies: fn may return the same buffers at each call

@@ -256,9 +256,6 @@ class Turing(Model):
         self._call(self._runtime.module.log_density_at_b, values, self.julia_model, batch.T)
         return values
 
-    def _gradient(self, points: Array, out: Array) -> None:
-        out[...] = self._log_density_and_gradient(points)[1]
-
     def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
         batch = _on_cpu(points)
         values, slopes = np.empty(len(batch)), np.empty_like(batch)
