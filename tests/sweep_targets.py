@@ -100,5 +100,6 @@ def slow_grid() -> dict[str, Any]:
 if __name__ == "__main__":
     import sweep_targets  # so that workers find the functions, and patches are made there too
 
-    found = tv.sweep(sweep_targets.slow_grid(), out=sys.argv[1], n_workers=2, keep="fit", progress=False)
+    grid = {**sweep_targets.slow_grid(), "elbo_every": int(sys.argv[2])}
+    found = tv.sweep(grid, out=sys.argv[1], n_workers=2, keep="fit", progress=False)
     print(found.status)

@@ -33,9 +33,9 @@ N_KILLS = 5
 class Child:
     """A sweep in a process of its own group."""
 
-    def __init__(self, out: Path, pause: str) -> None:
+    def __init__(self, out: Path, pause: str, elbo_every: int) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, sweep_targets.__file__, str(out)],
+            [sys.executable, sweep_targets.__file__, str(out), str(elbo_every)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -74,8 +74,8 @@ class Child:
 def start(tmp_path: Path) -> Iterator[Any]:
     children: list[Child] = []
 
-    def begin(out: Path, pause: str = "0.006") -> Child:
-        children.append(Child(out, pause))
+    def begin(out: Path, pause: str = "0.006", elbo_every: int = 10) -> Child:
+        children.append(Child(out, pause, elbo_every))
         return children[-1]
 
     yield begin
@@ -102,6 +102,10 @@ def progress(out: Path) -> set[tuple[str, int]]:
     return found
 
 
+def local(grid: Any, out: Path, **options: Any) -> tv.SweepResult:
+    return tv.sweep(grid, out=out, progress=False, n_workers=2, **options)
+
+
 # ---- the whole sweep killed ----------------------------------------------------------------------------------
 def test_killed_five_times_at_random_it_ends_with_the_files_of_an_undisturbed_one(
     start: Any, tmp_path: Path, undisturbed: dict[str, bytes]
@@ -109,10 +113,7 @@ def test_killed_five_times_at_random_it_ends_with_the_files_of_an_undisturbed_on
     """Now with its workers, now without: these find themselves orphaned, save their cells and end."""
     out = tmp_path / "out"
     for kill in range(N_KILLS):
-        earlier = set(out.glob("calls/*"))
-        child = start(out, pause="0.004")
-        child.wait_until(lambda earlier=earlier: set(out.glob("calls/*")) - earlier)
-        before = progress(out)
+        child, before = start(out, pause="0.004"), progress(out)
         child.wait_until(lambda before=before: progress(out) - before)
         time.sleep(random.uniform(0.0, 0.5))
         if kill % 2:
@@ -139,28 +140,30 @@ def test_a_killed_sweep_takes_its_workers_with_it(start: Any, tmp_path: Path) ->
     assert not alive
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_returns_what_there_is(
-    start: Any, tmp_path: Path, undisturbed: dict[str, bytes]
-) -> None:
-    out = tmp_path / "out"
-    child = start(out)
+@pytest.mark.parametrize("kill", [os.killpg, os.kill], ids=["as a terminal does", "the sweep alone"])
+def test_ctrl_c_leaves_checkpoints_at_once_and_returns_what_there_is(start: Any, tmp_path: Path, kill: Any) -> None:
+    """Long before the next ELBO estimate, after ten seconds."""
+    out, grid = tmp_path / "out", {**slow_grid(), "elbo_every": 300}
+    child = start(out, pause="0.033", elbo_every=300)
     child.wait_until(lambda: list((out / "work").glob("*/checkpoint.npz")))
-    os.killpg(child.process.pid, signal.SIGINT)  # as a terminal does: to the workers too
-    told, errors = child.process.communicate(timeout=60)
+    with pytest.raises(OutputError, match=rf"another sweep \(process {child.process.pid} on .* is at work in"):
+        local(grid, out)
+    assert len(tv.load_sweep(out)) == 0
+    workers = child.workers()
+    kill(child.process.pid, signal.SIGINT)
+    assert not psutil.wait_procs(workers, timeout=5)[1]
+    told, errors = child.process.communicate(timeout=10)
     assert (told.strip(), child.process.returncode) == ("interrupted", 0), errors
     assert "Traceback" not in errors
     left = list((out / "work").glob("*/checkpoint.npz"))
-    assert left
+    assert len(left) == 2
     assert all(0 < read_archive(path, "checkpoint", "test")[0]["iteration"] < 300 for path in left)
-    assert tv.sweep(slow_grid(), out=out, n_workers=2, keep="fit", progress=False).status == "completed"
-    assert files(out) == undisturbed
+    assert local(grid, out, keep="fit").counts == {"completed": 6, "diverged": 2, "failed": 0, "missing": 0}
+    local(grid, tmp_path / "calm", keep="fit")
+    assert files(out) == files(tmp_path / "calm")
 
 
 # ---- a worker killed -----------------------------------------------------------------------------------------
-def local(grid: Any, out: Path, **options: Any) -> tv.SweepResult:
-    return tv.sweep(grid, out=out, progress=False, n_workers=2, **options)
-
-
 def kill_grid(folder: Path, times: int) -> list[dict[str, Any]]:
     """Three calm cells, and one whose worker is killed after its first checkpoint."""
     folder.mkdir(exist_ok=True)

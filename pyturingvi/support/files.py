@@ -121,7 +121,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 # ---- tables, texts and pictures ---------------------------------------------------------------------------
 def write_text(path: Path, text: str) -> None:
     """Write a text file (UTF-8); OutputError, which names it, if it cannot be written."""
-    with _failures_named(path):
+    with failures_named(path):
         write_text_atomically(path, text)
 
 
@@ -137,14 +137,15 @@ def write_picture(figure: Figure, path: Path, dpi: float = 100) -> None:
 
     kind = path.suffix.lstrip(".").lower() or "png"
     try:
-        with _failures_named(path):
+        with failures_named(path):
             write_atomically(path, lambda stream: figure.savefig(stream, format=kind, dpi=dpi))
     finally:
         pyplot.close(figure)
 
 
 @contextmanager
-def _failures_named(path: Path) -> Iterator[None]:
+def failures_named(path: Path) -> Iterator[None]:
+    """An OSError inside becomes an OutputError that names the file."""
     try:
         yield
     except OSError as error:  # a full disk, say

@@ -47,6 +47,13 @@ class DeferredInterrupt:
         self.requested = True
 
 
+def request_interrupt() -> None:
+    """Tell the `DeferredInterrupt` that is active, if any, what a Ctrl-C tells it; from any thread, however often."""
+    active = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    if isinstance(active, DeferredInterrupt):
+        active.requested = True
+
+
 @contextmanager
 def interrupts_raised() -> Iterator[None]:
     """Raise KeyboardInterrupt at the end for a Ctrl-C that a fit in it answered by what it had, or heard too late."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import time
-from collections.abc import Iterable
+import queue
 from contextlib import suppress
 from typing import Any
 
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.support.arguments import whole_number
-from pyturingvi.sweeps.worker import Report, Task, run_cell, start_local_worker
+from pyturingvi.sweeps.parent import start_local_worker
+from pyturingvi.sweeps.worker import Report, Task, run_cell
 
 
 def local_pool(n_workers: int, n_threads: int = 1) -> Any:
@@ -49,23 +49,69 @@ def check_workers(n_workers: Any, name: str = "n_workers") -> int:
     return checked
 
 
-class LocalWorkers:
+class Workers:
+    """Where tasks are handed in, and taken back when they are done.
+
+    Attributes
+    ----------
+    n_parallel : int or None
+        Tasks at work at a time; None where only an executor knows.
+    """
+
+    n_parallel: int | None = None
+
+    def __init__(self) -> None:
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._to_ask: set[Any] = set()  # those that do not tell when they are done
+
+    def _watch(self, future: Any) -> Any:
+        if callable(getattr(future, "add_done_callback", None)):
+            future.add_done_callback(self._done.put)
+        else:
+            self._to_ask.add(future)
+        return future
+
+    def wait(self, seconds: float) -> list[Any]:
+        """Futures that are done since the last call; waits up to `seconds` for the first."""
+        done = [future for future in self._to_ask if future.done()]
+        self._to_ask.difference_update(done)
+        with suppress(queue.Empty):
+            done.append(self._done.get(timeout=0.0 if done else seconds))
+            while True:
+                done.append(self._done.get_nowait())
+        return done
+
+    def has_room(self) -> bool:
+        """Whether to hand in another task."""
+        return True
+
+    def submit(self, task: Task) -> Any:
+        """Hand in a task; something with `done`, `result` and perhaps more of a future."""
+        raise NotImplementedError
+
+    def settle(self, future: Any) -> None:
+        """Take back the worker of a future that is done."""
+
+    def close(self, kill: bool) -> None:
+        """End what the sweep has started itself."""
+
+
+class LocalWorkers(Workers):
     """Processes on this machine, each a loky pool of one.
 
     When one dies it is thus known over which cell, and the others are left alone.
     """
 
     def __init__(self, n: int, n_threads: int) -> None:
+        super().__init__()
         self.n_parallel, self._n_threads = n, n_threads
         self._idle: list[Any] = []
         self._at_work: dict[Any, Any] = {}
 
     def has_room(self) -> bool:
-        """Whether a worker has nothing to do."""
-        return len(self._at_work) < self.n_parallel
+        return len(self._at_work) < (self.n_parallel or 1)
 
     def submit(self, task: Task) -> Any:
-        """Hand a cell to an idle worker; a future."""
         while True:
             worker = self._idle.pop() if self._idle else local_pool(1, self._n_threads)
             try:
@@ -74,28 +120,24 @@ class LocalWorkers:
                 worker.shutdown(wait=True, kill_workers=True)
                 continue
             self._at_work[future] = worker
-            return future
+            return self._watch(future)
 
     def settle(self, future: Any) -> None:
-        """Take the worker of a finished future back; if it died over it, `submit` will notice."""
-        self._idle.append(self._at_work.pop(future))
+        self._idle.append(self._at_work.pop(future))  # if it died over it, `submit` will notice
 
     def close(self, kill: bool) -> None:
-        """End the processes."""
         workers = [*self._idle, *self._at_work.values()]
         self._idle, self._at_work = [], {}
-        for worker in workers:
-            worker.shutdown(wait=False, kill_workers=kill)
-        for worker in workers:
-            worker.shutdown(wait=True, kill_workers=kill)
+        for wait in (False, True):
+            for worker in workers:
+                worker.shutdown(wait=wait, kill_workers=kill)
 
 
-class GivenExecutor:
+class GivenExecutor(Workers):
     """An executor that the user gave: all cells are handed to it, and it decides when and where."""
 
-    n_parallel: int | None = None
-
     def __init__(self, executor: Any) -> None:
+        super().__init__()
         if isinstance(executor, type):
             raise InputError(
                 f"executor must be an instance, got the class {executor.__name__}: "
@@ -109,18 +151,7 @@ class GivenExecutor:
         self._executor = executor
         self.in_threads = isinstance(executor, concurrent.futures.ThreadPoolExecutor)
 
-    def has_room(self) -> bool:
-        """Always."""
-        return True
-
     def submit(self, task: Task) -> Any:
-        """Hand a cell over; a future, or something with `done` and `result`.
-
-        Raises
-        ------
-        EngineError
-            If the executor takes no more work, or gives nothing to ask for the result.
-        """
         try:
             future = self._executor.submit(run_cell, task)
         except Exception as error:
@@ -133,26 +164,7 @@ class GivenExecutor:
                 f"executor: its submit() returned {future!r}, and must return a future: an object with done() and "
                 "result()."
             )
-        return future
-
-    def settle(self, future: Any) -> None:
-        """Nothing to do."""
-
-    def close(self, kill: bool) -> None:
-        """The executor is the user's."""
-
-
-def wait_for_some(futures: Iterable[Any], seconds: float) -> list[Any]:
-    """Those futures that are done; waits up to `seconds` for the first."""
-    given = list(futures)
-    if all(isinstance(future, concurrent.futures.Future) for future in given):
-        return list(concurrent.futures.wait(given, seconds, concurrent.futures.FIRST_COMPLETED).done)
-    deadline = time.monotonic() + seconds
-    while True:
-        done = [future for future in given if future.done()]
-        if done or time.monotonic() > deadline:
-            return done
-        time.sleep(0.05)
+        return self._watch(future)
 
 
 def result_of(future: Any) -> Report | Exception:

@@ -24,7 +24,8 @@ class SweepProgress:
         self._counts: dict[str, int] = {}
         self._bar: Any = None
         self._shown = 0.0
-        if show:
+        self._on_screen = sys.stderr is not None and sys.stderr.isatty()
+        if show and sys.stderr is not None:  # which a program without a console does not have
             from tqdm.auto import tqdm
 
             self._bar = tqdm(
@@ -34,7 +35,7 @@ class SweepProgress:
                 unit="cell",
                 dynamic_ncols=True,
                 bar_format="{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} cells, {elapsed} passed{postfix}",
-                mininterval=0.2 if sys.stderr.isatty() else 10.0,
+                mininterval=0.2 if self._on_screen else 10.0,
             )
 
     def learn(self, cost: float, seconds: float, earlier: bool = False) -> None:
@@ -84,17 +85,13 @@ class SweepProgress:
         """Whether to draw the bar anew: once a second."""
         return self._bar is not None and time.monotonic() - self._shown >= 1.0
 
-    def show(self, seconds_left: float | None, n_elsewhere: int) -> None:
+    def show(self, seconds_left: float | None) -> None:
         """Draw the bar anew."""
-        if self._bar is None:
-            return
         self._shown = time.monotonic()
         words = [f"{count} {status}" for status, count in sorted(self._counts.items()) if status != "completed"]
-        if n_elsewhere:
-            words.append(f"{n_elsewhere} held by another sweep")
         if seconds_left is not None:
             words.append(f"about {duration(seconds_left)} left")
-        self._bar.set_postfix_str(", ".join(words), refresh=sys.stderr.isatty())
+        self._bar.set_postfix_str(", ".join(words), refresh=self._on_screen)
 
     def tell(self, words: str) -> None:
         """A line above the bar."""

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from typing import Any
 
 from pyturingvi.errors import EngineError, OutputError, unknown_name
 from pyturingvi.optimize.memory import available_memory
 from pyturingvi.support.arguments import whole_number
 from pyturingvi.support.interrupts import DeferredInterrupt
-from pyturingvi.sweeps.folder import Call, SweepFolder, read_timing, store_model
+from pyturingvi.sweeps.folder import SweepFolder, read_timing, store_model
 from pyturingvi.sweeps.grid import Cell, read_grid
+from pyturingvi.sweeps.lock import SweepLock
 from pyturingvi.sweeps.pools import (
     GivenExecutor,
     LocalWorkers,
+    Workers,
     cancel,
     check_workers,
     default_workers,
     result_of,
-    wait_for_some,
 )
 from pyturingvi.sweeps.progress import SweepProgress
 from pyturingvi.sweeps.result import SweepResult, collect
@@ -28,7 +31,7 @@ from pyturingvi.sweeps.worker import Report, Task, write_failure
 
 MAX_LOSSES = 3  # a cell that has cost so many workers their lives is given up
 _POLL_SECONDS = 0.2
-_GRACE_SECONDS = 30.0
+_GRACE_SECONDS = 30.0  # for cells to write their checkpoints
 
 
 def sweep(
@@ -43,11 +46,11 @@ def sweep(
 ) -> SweepResult:
     """Fit every cell of a grid; a call that was killed, or had failures, goes on when it is repeated.
 
-    A cell's file is named by its settings and written whole when the cell is done, so a call runs only what has no
-    file yet; cells of several grids may share a folder, and several calls may run on it at the same time. A cell
-    that is cut off leaves a checkpoint and goes on from there, to the numbers of an undisturbed run. A diverged cell
-    is a result. An error in a cell (or `MAX_LOSSES` dead workers over it) is recorded as "failed" while the others
-    go on, and tried again at the next call.
+    A cell is one fit. Its file is named by its settings and written whole when the cell is done, so a call runs only
+    what has no file yet; cells of several grids may share a folder, where one sweep works at a time. A cell that is
+    cut off leaves a checkpoint and goes on from there, to the numbers of an undisturbed run. A diverged cell is a
+    result. An error in a cell (or `MAX_LOSSES` dead workers over it) is recorded as "failed" while the others go on,
+    and tried again at the next call.
 
     Parameters
     ----------
@@ -80,19 +83,21 @@ def sweep(
     -------
     SweepResult
         With `frame()`, `traces()`, `status`. After Ctrl-C it holds what is done, with the status "interrupted"; cells
-        at work write their checkpoints at their next ELBO estimate, and a second Ctrl-C ends them at once.
+        at work write their checkpoints first (those on an executor at their next ELBO estimate), and a second Ctrl-C
+        ends them at once.
 
     Raises
     ------
     InputError, DataError, OutputError, EngineError
-        Before any work, for a grid or an argument that cannot be used. EngineError and OutputError also in the
-        middle, for an executor that takes no more cells or whose workers do not see `out`.
+        Before any work, for a grid or an argument that cannot be used, or another sweep at work in `out`. EngineError
+        and OutputError also in the middle, for an executor that takes no more cells, for workers that do not see
+        `out` and for a full disk; what is done is kept.
 
     Notes
     -----
     The folder: `cells/NAME.json` and `fits/NAME.npz` are the same, byte for byte, however often a sweep was killed on
-    its way. What differs from run to run (start, seconds, host, tracebacks) is in `timings/NAME.json`. `work/` and
-    `calls/` hold locks and checkpoints, and are gone when all is done.
+    its way. What differs from run to run (start, seconds, host, tracebacks) is in `timings/NAME.json`. `work/` holds
+    the lock and checkpoints, and is gone when all is done.
 
     Examples
     --------
@@ -106,139 +111,146 @@ def sweep(
     given = None if executor is None else GivenExecutor(executor)
     cells = read_grid(grid, resolve_engine=given is None)
     folder = SweepFolder.create(out)
-    wanted = {cell.name: cell.settings for cell in cells}
+    with SweepLock(folder) as lock:
+        folder.tidy()
+        interrupted = _run(cells, folder, lock, given, n_workers, n_threads, keep, progress)
+    return collect(folder, {cell.name: cell.settings for cell in cells}, interrupted)
+
+
+def _run(
+    cells: list[Cell],
+    folder: SweepFolder,
+    lock: SweepLock,
+    given: GivenExecutor | None,
+    n_workers: int | None,
+    n_threads: int,
+    keep: str,
+    progress: bool,
+) -> bool:
+    """Run the cells that are not done; True if Ctrl-C ended it."""
     to_do = [cell for cell in cells if not folder.is_done(cell.name, cell.settings, keep)]
-    for cell in to_do:
-        folder.refuse_what_is_in_the_way(cell.name)
+    if not to_do:
+        return False
     if given is not None and given.in_threads and any(cell.settings["engine"] == "julia" for cell in to_do):
         raise EngineError(
             "executor: it runs the cells in threads, and Julia runs in the main thread of a process only. Use "
             "engine='numpy' where the model allows it, an executor of processes, or none."
         )
-    interrupted = False
-    if to_do:
-        workers = given or LocalWorkers(min(n_workers or default_workers(n_threads), len(to_do)), n_threads)
-        bar = SweepProgress(len(cells), len(cells) - len(to_do), progress)
-        new = {cell.name for cell in to_do}
-        for cell in cells:
-            seconds = read_timing(folder.timing_file(cell.name)).get("seconds")
-            if seconds is not None and cell.name not in new:
-                bar.learn(cell.cost, seconds, earlier=True)
-        with DeferredInterrupt() as interrupt:
-            interrupted = _Run(folder, workers, bar, interrupt, keep, n_threads).work_off(to_do)
-    folder.tidy()
-    return collect(folder, wanted, interrupted)
+    models = {cell.settings["model_digest"]: cell.model for cell in to_do}
+    files = {digest: store_model(folder, model, digest) for digest, model in models.items()}
+
+    def task_of(cell: Cell) -> Task:
+        file = files[cell.settings["model_digest"]]
+        return Task(
+            out=str(folder.root),
+            token=lock.token,
+            name=cell.name,
+            settings=cell.settings,
+            init_location=cell.init_location,
+            model=cell.model if file is None else file.name,
+            keep=keep,
+            n_threads=n_threads,
+        )
+
+    workers = given or LocalWorkers(min(n_workers or default_workers(n_threads), len(to_do)), n_threads)
+    bar, new = SweepProgress(len(cells), len(cells) - len(to_do), progress), {cell.name for cell in to_do}
+    for cell in cells:
+        if cell.name not in new and (seconds := read_timing(folder.timing_file(cell.name)).get("seconds")):
+            bar.learn(cell.cost, seconds, earlier=True)
+    with DeferredInterrupt() as interrupt:
+        return SweepRun(folder, lock, workers, bar, interrupt, task_of).work_off(to_do)
 
 
-class _Run:
-    """One call at work: who waits, who runs, who was lost."""
+class SweepRun:
+    """The cells of one call: which wait, which are at work, which were lost."""
 
     def __init__(
         self,
         folder: SweepFolder,
-        workers: LocalWorkers | GivenExecutor,
+        lock: SweepLock,
+        workers: Workers,
         bar: SweepProgress,
         interrupt: DeferredInterrupt,
-        keep: str,
-        n_threads: int,
+        task_of: Callable[[Cell], Task],
     ) -> None:
-        self.folder, self.workers, self.bar, self.interrupt = folder, workers, bar, interrupt
-        self.keep, self.n_threads = keep, n_threads
-        self.waiting: list[Cell] = []
-        self.elsewhere: list[tuple[float, Cell]] = []  # cells that another sweep holds, and when to look again
+        self.folder, self.lock, self.workers, self.bar = folder, lock, workers, bar
+        self.interrupt, self.task_of = interrupt, task_of
+        self.waiting: deque[Cell] = deque()
         self.running: dict[Any, tuple[Cell, float]] = {}
         self.losses: Counter[str] = Counter()
         self.memory = available_memory() if isinstance(workers, LocalWorkers) else None
 
     def work_off(self, cells: list[Cell]) -> bool:
-        """Run the cells; True if Ctrl-C ended it."""
-        self.waiting = sorted(cells, key=lambda cell: -cell.cost)
-        self.call = Call(self.folder)
+        """Run the cells, the costliest first; True if Ctrl-C ended it."""
+        self.waiting.extend(sorted(cells, key=lambda cell: -cell.cost))
         whole = False
         try:
-            self.files = {
-                digest: store_model(self.folder, self.call, model, digest)
-                for digest, model in {cell.settings["model_digest"]: cell.model for cell in cells}.items()
-            }
-            while (self.waiting or self.elsewhere or self.running) and not self.interrupt.requested:
-                self._look_elsewhere()
+            while (self.waiting or self.running) and not self.interrupt.requested:
                 self._hand_out()
-                if not self.running and not self.waiting:
-                    time.sleep(_POLL_SECONDS)
-                self._collect(_POLL_SECONDS)
+                self._collect()
                 self._show()
-            whole = not (self.waiting or self.elsewhere or self.running)
+            whole = not (self.waiting or self.running)
             if not whole:
+                self.bar.tell("stopping; running cells write their checkpoints (Ctrl-C again to stop at once)")
                 self._stop()
+        except OutputError:  # a full disk, say: what was at work is saved where it can be
+            self._stop()
+            raise
         finally:
-            self.call.close()
+            self.lock.stop_workers()
             self.workers.close(kill=not whole)
             self.bar.close()
         return not whole
 
     # ---- handing out ----------------------------------------------------------------------------------------
     def _hand_out(self) -> None:
-        while self.workers.has_room():
+        while self.workers.has_room() and not self.interrupt.requested:
             cell = self._next()
             if cell is None:
                 return
-            self.waiting.remove(cell)
-            file = self.files[cell.settings["model_digest"]]
-            task = Task(
-                out=str(self.folder.root),
-                token=self.call.token,
-                name=cell.name,
-                settings=cell.settings,
-                init_location=cell.init_location,
-                model=cell.model if file is None else file.name,
-                keep=self.keep,
-                n_threads=self.n_threads,
-            )
-            self.running[self.workers.submit(task)] = (cell, time.monotonic())
+            self.running[self.workers.submit(self.task_of(cell))] = (cell, time.monotonic())
 
     def _next(self) -> Cell | None:
-        """The costliest cell that fits in memory beside those at work; alone, any may try."""
-        if self.memory is None or not self.running:
-            return self.waiting[0] if self.waiting else None
-        free = self.memory - sum(cell.n_bytes for cell, _ in self.running.values())
-        return next((cell for cell in self.waiting if cell.n_bytes <= free), None)
-
-    def _look_elsewhere(self) -> None:
-        now = time.monotonic()
-        due = [cell for when, cell in self.elsewhere if when <= now]
-        self.elsewhere = [(when, cell) for when, cell in self.elsewhere if when > now]
-        for cell in due:
-            if self.folder.is_done(cell.name, cell.settings, self.keep):
-                self.bar.count("done by another sweep")
-            else:
-                self.waiting.append(cell)
+        """Take the costliest cell that fits in memory beside those at work; alone, any may try."""
+        free = math.inf
+        if self.memory is not None and self.running:
+            free = self.memory - sum(cell.n_bytes for cell, _ in self.running.values())
+        for place, cell in enumerate(self.waiting):
+            if cell.n_bytes <= free:
+                del self.waiting[place]
+                return cell
+        return None
 
     # ---- taking in ------------------------------------------------------------------------------------------
-    def _collect(self, seconds: float) -> None:
-        for future in wait_for_some(self.running, seconds):
+    def _collect(self) -> None:
+        for future in self.workers.wait(_POLL_SECONDS):
             cell, _ = self.running.pop(future)
             report = result_of(future)
             self.workers.settle(future)
             self._take_in(cell, report)
 
     def _take_in(self, cell: Cell, report: Report | Exception) -> None:
-        if isinstance(report, Report) and report.outcome == "unseen":
+        out = str(self.folder.root)
+        if isinstance(report, Exception):
+            self._lose(cell, f"{type(report).__name__}: {report}")
+        elif report.outcome == "unseen":
             raise OutputError(
-                f"out: a worker does not see the folder {str(self.folder.root)!r}; give one that all workers share, "
-                "under the same path."
+                f"out: a worker does not see the folder {out!r}; give one that all workers share, under the same path."
             )
-        if isinstance(report, Report) and report.outcome in ("done", "failed"):
-            if report.status == "elsewhere":
-                self.bar.count("done by another sweep")
-                return
+        elif report.outcome == "unwritable":
+            raise OutputError(f"{report.message} What is done is kept; mend that, and call tv.sweep again to go on.")
+        elif report.outcome == "stopped":
+            if not self.interrupt.requested:  # which a Ctrl-C in the terminal told the worker before it told this
+                time.sleep(_POLL_SECONDS)
+            if not self.interrupt.requested:
+                raise OutputError(
+                    f"out: a worker found the sweep in {out!r} ended: has somebody emptied the folder 'work' in it? "
+                    "What is done is kept; call tv.sweep again to go on."
+                )
+        else:
             self.bar.count(report.status)
             if report.outcome == "done":
                 self.bar.learn(cell.cost, report.seconds)
-        elif isinstance(report, Report) and report.outcome == "busy":
-            self.elsewhere.append((time.monotonic() + 1.0, cell))
-        else:
-            why = "it found the sweep ended" if isinstance(report, Report) else f"{type(report).__name__}: {report}"
-            self._lose(cell, why)
 
     def _lose(self, cell: Cell, why: str) -> None:
         self.losses[cell.name] += 1
@@ -247,36 +259,26 @@ class _Run:
             self.waiting.append(cell)
             return
         message = f"Its worker was lost {MAX_LOSSES} times, the last time so: {why}"
-        try:
-            write_failure(self.folder, cell.name, cell.settings, "WorkerLost", message)
-        except OSError as error:
-            raise OutputError(f"out: cannot write in {str(self.folder.root)!r}: {error.strerror or error}.") from error
+        write_failure(self.folder, cell.name, cell.settings, "WorkerLost", message)
         self.bar.count("failed")
 
     def _show(self) -> None:
         if not self.bar.is_due():
             return
         now = time.monotonic()
-        waiting = [cell.cost for cell in self.waiting] + [cell.cost for _, cell in self.elsewhere]
+        waiting = [cell.cost for cell in self.waiting]
+        running = [(cell.cost, now - since) for cell, since in self.running.values()]
         if self.workers.n_parallel is None:  # nobody tells which of them have begun
-            waiting += [cell.cost for cell, _ in self.running.values()]
-            left = self.bar.seconds_left(waiting, [], self.bar.parallelism)
-        else:
-            running = [(cell.cost, now - since) for cell, since in self.running.values()]
-            left = self.bar.seconds_left(waiting, running, self.workers.n_parallel)
-        self.bar.show(left, len(self.elsewhere))
+            waiting, running = waiting + [cost for cost, _ in running], []
+        self.bar.show(self.bar.seconds_left(waiting, running, self.workers.n_parallel or self.bar.parallelism))
 
     # ---- ending ---------------------------------------------------------------------------------------------
     def _stop(self) -> None:
-        """End in good order: cells at work write their checkpoints at their next ELBO estimate."""
-        self.bar.tell("stopping; running cells write their checkpoints (Ctrl-C again to stop at once)")
-        self.call.close()
-        deadline = time.monotonic() + _GRACE_SECONDS
-        for future in list(self.running):
-            if getattr(future, "running", None) is not None:
-                cancel(future)
-        while self.running and time.monotonic() < deadline:
-            for future in wait_for_some(self.running, _POLL_SECONDS):
-                del self.running[future]
+        """End in good order: cells at work write their checkpoints."""
+        self.lock.stop_workers()
         for future in self.running:
             cancel(future)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while self.running and time.monotonic() < deadline:
+            for future in self.workers.wait(_POLL_SECONDS):
+                del self.running[future]

@@ -1,0 +1,98 @@
+"""One sweep at a time works in a folder: its lock, and the note by which its workers know that it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import uuid
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+
+from filelock import FileLock, Timeout
+
+from pyturingvi.errors import OutputError
+from pyturingvi.support.files import make_folder
+from pyturingvi.sweeps.folder import SweepFolder, publish
+
+
+class SweepLock:
+    """A sweep at work in its folder; the system frees the lock when the process dies.
+
+    Where a file system has no locks, the sweep goes on without: files are replaced whole and the same cell gives the
+    same bytes, so two sweeps in one folder cost time and nothing else.
+
+    Attributes
+    ----------
+    token : str
+        What the workers of this sweep know it by.
+
+    Raises
+    ------
+    OutputError
+        If another sweep is at work in the folder; the message says which.
+    """
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self.token = uuid.uuid4().hex
+        self._folder = folder
+        # a folder `work` that is empty before any sweep has begun is the user's, and is left at the end
+        self._is_users = folder.work.is_dir() and not any(folder.work.iterdir())
+        make_folder(folder.work, "out")
+        self._file = folder.work / ".pyturingvi-lock"
+        self._lock = FileLock(self._file, thread_local=False)
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            raise OutputError(_who_is_at_work(folder)) from None
+        except (OSError, NotImplementedError):
+            pass
+
+    def __enter__(self) -> SweepLock:
+        holder = {"token": self.token, "pid": os.getpid(), "host": platform.node()}
+        try:
+            publish(_note(self._folder), json.dumps({**holder, "since": datetime.now().isoformat(" ", "seconds")}))
+        except OutputError:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def stop_workers(self) -> None:
+        """Tell the workers that the sweep does not go on."""
+        if is_at_work(self._folder, self.token):
+            _note(self._folder).unlink(missing_ok=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_workers()
+        with suppress(OSError):  # while it is held: whoever opens it now finds it locked, and later no file
+            self._file.unlink()
+        self._lock.release()
+        if not self._is_users:
+            with suppress(OSError):
+                self._folder.work.rmdir()
+
+
+def is_at_work(folder: SweepFolder, token: str) -> bool:
+    """Whether the sweep of that token goes on."""
+    try:
+        return bool(json.loads(_note(folder).read_text(encoding="utf-8"))["token"] == token)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):  # a network file system has its moments
+        return True
+
+
+def _note(folder: SweepFolder) -> Path:
+    return folder.work / ".pyturingvi-sweep.json"
+
+
+def _who_is_at_work(folder: SweepFolder) -> str:
+    who = "another sweep"
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        found = json.loads(_note(folder).read_text(encoding="utf-8"))
+        who += f" (process {found['pid']} on {found['host']}, since {found['since']})"
+    return f"out: {who} is at work in {str(folder.root)!r}; wait for it, or give another out=."
