@@ -25,8 +25,7 @@ import pyturingvi as tv
 from pyturingvi.comparisons.measures import COLUMNS
 from pyturingvi.comparisons.result import comparison_targets
 from pyturingvi.errors import DataError
-from pyturingvi.families import FAMILIES
-from pyturingvi.reproduce.tables import Table, read_table
+from pyturingvi.reproduce.tables import read_table
 from pyturingvi.support.files import write_text
 
 RESULTS = Path(__file__).parent / "results"
@@ -42,56 +41,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-FIGURES = ("numpy", "julia", "difference")
-TABLE = Table(
-    columns=("model", "quantity", "source", "note", "unit", "optimizer"),
-    numbers=(*FIGURES, "numpy_error", "julia_error", "tolerance"),
-    natural=("iteration",),
-    words={
-        "part": ("points", "path", "elbo", "time", "skipped"),
-        "family": tuple(FAMILIES),
-        "agrees": ("True", "False"),
-    },
-    empty=(*COLUMNS[2:5], *COLUMNS[6:]),
-)
-
-
-def read_comparison(path: Path, families: list[str]) -> pd.DataFrame:
-    """A committed CSV; DataError, which names it, unless every family has every part of the report."""
+def read_report(path: Path) -> pd.DataFrame:
+    """A committed CSV; DataError, which names it, if it cannot be used."""
     command = f"python experiments/compare_engines.py {path.stem.removeprefix('compare_')}"
-    if not path.is_file():
-        raise DataError(f"{path}: not found. Compute it: {command}")
-    advice = f"Move it away and compute it: {command}"
-    return read_table(path, TABLE, advice, check=lambda frame: check_whole(frame, families))
-
-
-def check_whole(frame: pd.DataFrame, families: list[str]) -> None:
-    """DataError for the first thing that a report of these families has and the table does not."""
-    measured = frame[frame["part"] != "skipped"]
-    unfit = measured[list(FIGURES)].isna().any(axis=1)
-    if unfit.any():
-        raise DataError(f"lacks a figure in line {measured.index[unfit][0] + 2}")
-    if frame["source"].nunique() != 1:
-        raise DataError("has more than one source")
-    if frame.duplicated(COLUMNS[:6]).any():
-        raise DataError("has a row twice")
-    here = set(measured.groupby(["part", "family"], dropna=False).groups)
-    skipped = set(frame.loc[frame["part"] == "skipped", "family"])
-    wanted = [(part, name) for part in ("path", "elbo", "time") for name in families if name not in skipped]
-    if lost := [f"{part} of {name}" for part, name in wanted if (part, name) not in here]:
-        raise DataError(f"has no {lost[0]}: rows are missing")
-    if set(frame.loc[frame["part"] == "points", "quantity"]) != {"log density", "gradient"}:
-        raise DataError("has not both points, log density and gradient")
-    paths = measured[measured["part"] == "path"].groupby(["family", "optimizer"])
-    stops = paths["iteration"].agg(tuple)
-    if stops.nunique() != 1 or stops.groupby("family").size().nunique() != 1 or not paths["agrees"].any().all():
-        raise DataError("has paths that are not whole")
+    return read_table(path, command, COLUMNS, ["iteration", "numpy", "julia", "difference", "tolerance"])
 
 
 def draw_again(name: str) -> tv.Comparison:
     """The report of a committed CSV; what the CSV does not hold, its remarks, is taken from the Markdown beside it."""
     path = RESULTS / f"compare_{name}.csv"
-    frame = read_comparison(path, SETTINGS.get(name, {}).get("families", list(FAMILIES)))
+    frame = read_report(path)
     beside = path.with_suffix(".md")
     try:
         lines = beside.read_text().split("\n### ")[0].splitlines()

@@ -28,7 +28,6 @@ from reproduced import errors_in_one_line
 import pyturingvi as tv
 from pyturingvi.data.rwm5yr import load_rwm5yr
 from pyturingvi.plots import COLOURS, pyplot
-from pyturingvi.reproduce.tables import Table
 from pyturingvi.support.files import write_picture
 
 ROWS = 200
@@ -41,12 +40,8 @@ RUNS = {
     ("structured", "julia"): range(10, 20),
     ("mean-field", "numpy"): range(0, 4),
 }
-TABLE = Table(
-    key=("variable", "family", "engine", "seed"),
-    finite=("nuts_mean", "mean", "bias"),
-    positive=("nuts_sd", "r_hat", "ess", "sd", "sd_ratio"),
-    words={"family": ("structured", "mean-field"), "engine": ("numpy", "julia")},
-)
+WORDS = ["family", "engine"]
+NUMBERS = ["seed", "nuts_mean", "nuts_sd", "r_hat", "ess", "mean", "sd", "bias", "sd_ratio"]
 LABELS = {"structured numpy": ("o", -0.2), "structured julia": ("s", 0.0), "mean-field numpy": ("^", 0.2)}
 
 
@@ -190,4 +185,4 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
 
 if __name__ == "__main__":
     with errors_in_one_line():
-        run_experiment(__doc__, "nuts_referee", compute, draw, show, TABLE)
+        run_experiment(__doc__, "nuts_referee", compute, draw, show, WORDS, NUMBERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pandas as pd
 import pyturingvi as tv
 from pyturingvi.bridge.runtime import start_julia
 from pyturingvi.errors import DataError
-from pyturingvi.reproduce.tables import Table, read_table
+from pyturingvi.reproduce.tables import read_table
 from pyturingvi.support.files import write_table, write_text
 
 RESULTS = Path(__file__).parent / "results"
@@ -27,14 +27,15 @@ def run_experiment(
     compute: Callable[[], tuple[pd.DataFrame, dict[str, Any]]],
     draw: Callable[[pd.DataFrame, Path], None],
     show: Callable[[pd.DataFrame, dict[str, Any]], None],
-    table: Table,
+    words: Sequence[str],
+    numbers: Sequence[str],
 ) -> None:
     """The command line of an experiment: compute unless told not to, then draw and print from its files.
 
     Raises
     ------
     DataError
-        If a file is not there or damaged; `table` is what the CSV must have.
+        If a file is not there or damaged; `words` and `numbers` are columns that the CSV must have.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from-csv", action="store_true", help="draw and print again from the committed files")
@@ -43,11 +44,9 @@ def run_experiment(
         frame, facts = compute()
         write_table(path, frame, index=True, float_format="%.8g")
         write_text(path.with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
-    advice = f"Compute it: python experiments/{name}.py"
-    if not path.is_file():
-        raise DataError(f"{path}: not found. {advice}")
-    frame = read_table(path, table, f"Move it away. {advice}").set_index("variable")
-    facts = read_facts(path.with_suffix(".json"), advice)
+    command = f"python experiments/{name}.py"
+    frame = read_table(path, command, ["variable", *words], numbers).set_index("variable")
+    facts = read_facts(path.with_suffix(".json"), f"Compute it: {command}")
     draw(frame, path.with_suffix(".png"))
     show(frame, facts)
 

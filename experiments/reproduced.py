@@ -39,8 +39,6 @@ def run_figure(name: str, description: str | None) -> None:
     module = import_module(f"pyturingvi.reproduce.{name}")
     job = Job(name, PRESET, HERE / "results", cells=arguments.from_cells or HERE / "cells")
     module.FIGURE.check_files(job, arguments.from_csv)
-    if arguments.from_cells is not None:
-        module.collect(job)
-    elif not arguments.from_csv:
-        module.compute(job)
+    if not arguments.from_csv:
+        module.compute(job, fit=arguments.from_cells is None)
     print(module.report(job))

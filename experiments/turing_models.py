@@ -23,19 +23,14 @@ from reproduced import errors_in_one_line
 
 import pyturingvi as tv
 from pyturingvi.plots import COLOURS, pyplot
-from pyturingvi.reproduce.tables import Table
 from pyturingvi.support.files import write_picture
 
 NUTS = {"n_draws": 2_000, "n_tune": 1_000, "n_chains": 4, "seed": 0, "target_acceptance": 0.95}
 FIT = {"n_iterations": 20_000, "n_samples": 8, "elbo_every": 20_000, "elbo_samples": 8_192}
 DECAY = {"initial": 1e-2, "factor": 0.1, "every": 8_000}
 SEEDS, DRAWS = 2, 20_000
-TABLE = Table(
-    key=("variable", "model", "family", "seed"),
-    finite=("nuts_mean", "mean", "bias"),
-    positive=("nuts_sd", "r_hat", "ess", "sd", "sd_ratio"),
-    words={"family": ("structured", "mean-field"), "kind": ("global", "local")},
-)
+WORDS = ["model", "kind", "family"]
+NUMBERS = ["seed", "nuts_mean", "nuts_sd", "r_hat", "ess", "mean", "sd", "bias", "sd_ratio"]
 
 CENTRED = """
 @model function eight_schools_centred(y, sigma)
@@ -242,4 +237,4 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
 
 if __name__ == "__main__":
     with errors_in_one_line():
-        run_experiment(__doc__, "turing_models", compute, draw, show, TABLE)
+        run_experiment(__doc__, "turing_models", compute, draw, show, WORDS, NUMBERS)

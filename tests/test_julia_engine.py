@@ -79,7 +79,7 @@ def test_both_engines_stop_after_the_same_update_within_epsilon(family: str, eps
 
 
 def test_a_run_far_from_its_target_says_that_it_diverged_in_julia_too() -> None:
-    from pyturingvi.reproduce.synthetic import updates_to_accuracy
+    from pyturingvi.reproduce.synthetic.problem import updates_to_accuracy
 
     reached = updates_to_accuracy("mean-field", 100, 0.5, engine="julia")
     assert reached.updates is None

@@ -13,7 +13,7 @@ from test_cli import run
 
 import pyturingvi as tv
 from pyturingvi.errors import OutputError
-from pyturingvi.reproduce import realistic, stepsize
+from pyturingvi.reproduce import realistic, realistic_tables, stepsize
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FIGURES, Job, figure_named, reproduce
 
@@ -72,6 +72,41 @@ def test_table_1_differs_from_the_printed_one_in_three_misprints_alone(tmp_path)
     assert reproduce("table1", out=tmp_path, from_csv=True) == text
 
 
+# ---- the paper's families ---------------------------------------------------------------------------------
+_FOURTH_FAMILY = """
+import sys
+from pathlib import Path
+import pyturingvi as tv
+class Diagonal(tv.MeanField):
+    name = "diagonal"
+tv.families.FAMILIES["diagonal"] = Diagonal
+from pyturingvi.reproduce import realistic, theory
+from pyturingvi.reproduce.figure import Job, reproduce
+from pyturingvi.reproduce.synthetic import plan
+folder = Path(sys.argv[1])
+for preset in realistic.PRESETS:
+    print(*(family for part in realistic.grid_of(Job("stepsize", preset, folder)) for family in part["family"]))
+for preset in plan.PLANS:
+    print(*(run.family for run in plan.plan(preset, {}, "numpy")))
+print(*theory.dimension(Job("theory", "quick", folder), theory.SIZES["quick"]).family)
+print(reproduce("synthetic", "paper", folder, from_csv=True), reproduce("stepsize", "laptop", folder, from_csv=True))
+"""
+
+
+def test_another_family_in_the_package_changes_nothing_of_the_papers_experiments(tmp_path):
+    for name in ("synthetic_paper_runs.csv", "stepsize_laptop_elbo.csv"):
+        shutil.copy(EXPERIMENTS / "results" / name, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", _FOURTH_FAMILY, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()[:7]
+    assert [set(line.split()) for line in lines] == [{"mean-field", "structured", "full-rank"}] * 7
+    assert "diagonal" not in done.stdout
+    for name in ("synthetic_paper_report.txt", "synthetic_paper_points.csv", "stepsize_laptop_claims.csv"):
+        assert (tmp_path / name).read_bytes() == (EXPERIMENTS / "results" / name).read_bytes()
+
+
 # ---- grids --------------------------------------------------------------------------------------------------
 def test_the_paper_preset_is_the_papers_grid(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(realistic, "available_memory", lambda: 10**15)
@@ -119,7 +154,6 @@ def miniature(job, memory=None):
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(realistic, "EARLY", 20)
-    monkeypatch.setattr("pyturingvi.reproduce.claims.EARLY", 20)
     monkeypatch.setitem(realistic.PRESETS, "quick", ("miniature", miniature))
     monkeypatch.setitem(realistic.PUBLISHED_TRACES, "volatility", STEPS)
 
@@ -201,7 +235,7 @@ def test_what_is_there_can_be_taken_before_all_is_done(out):
     for path in lost:
         path.unlink()
     job = Job("stepsize", "quick", out, "numpy")
-    stepsize.collect(job)
+    stepsize.compute(job, fit=False)
     text = stepsize.report(job)
     assert f"{10 - len(lost)} of 10 fits are there" in text
     assert f"{len(lost)} missing" in text
@@ -233,14 +267,14 @@ def traces(*replications):
 def test_an_interrupted_sweep_leaves_the_table_of_what_is_done(tmp_path):
     job, table = Job("stepsize", "quick", tmp_path, progress=False), fits(1, 1)
     with pytest.raises(KeyboardInterrupt):
-        realistic.write(job, sweep_of(tmp_path, "interrupted", completed=1, missing=1), table)
+        realistic_tables.write(job, sweep_of(tmp_path, "interrupted", completed=1, missing=1), table)
     assert pd.read_csv(job.file("elbo")).equals(table)
 
 
 def test_an_interrupted_sweep_leaves_no_table_of_nothing(tmp_path):
-    for figure, table in (("stepsize", fits(0, 3)), ("trace", realistic.trace_table(empty_sweep(tmp_path)))):
+    for figure, table in (("stepsize", fits(0, 3)), ("trace", realistic_tables.trace_table(empty_sweep(tmp_path)))):
         with pytest.raises(KeyboardInterrupt):
-            realistic.write(Job(figure, "quick", tmp_path), sweep_of(tmp_path, "interrupted", missing=3), table)
+            realistic_tables.write(Job(figure, "quick", tmp_path), sweep_of(tmp_path, "interrupted", missing=3), table)
     assert not list(tmp_path.glob("*.csv"))
 
 
@@ -256,16 +290,16 @@ def empty_sweep(folder):
 )
 def test_a_table_of_more_fits_is_never_replaced_by_one_of_fewer(figure, more, fewer, tmp_path, capsys):
     job = Job(figure, "quick", tmp_path)
-    realistic.write(job, sweep_of(tmp_path, completed=3), more)
-    whole, before = job.file("elbo").read_bytes(), realistic.n_finished(more)
+    realistic_tables.write(job, sweep_of(tmp_path, completed=3), more)
+    whole, before = job.file("elbo").read_bytes(), realistic_tables.n_finished(more)
     partly = {"completed": 2, "missing": 1}
     with pytest.raises(KeyboardInterrupt):
-        realistic.write(job, sweep_of(tmp_path, "interrupted", **partly), fewer)
-    assert f"left as it was, with {before} finished fits; {before - 1} are in" in capsys.readouterr().err
-    with pytest.raises(OutputError, match=rf"_elbo\.csv: not replaced, .* {before} finished .* {before - 1}\. Give"):
-        realistic.write(job, sweep_of(tmp_path, "incomplete", **partly), fewer)
+        realistic_tables.write(job, sweep_of(tmp_path, "interrupted", **partly), fewer)
+    assert "1 fits are left; the same call goes on" in capsys.readouterr().err
+    with pytest.raises(OutputError, match=rf"left as it is, with {before} finished .* has {before - 1} of this figure"):
+        realistic_tables.write(job, sweep_of(tmp_path, "incomplete", **partly), fewer)
     assert job.file("elbo").read_bytes() == whole
-    realistic.write(job, sweep_of(tmp_path, completed=3), more.assign(elbo=-1.0))
+    realistic_tables.write(job, sweep_of(tmp_path, completed=3), more.assign(elbo=-1.0))
     assert job.file("elbo").read_bytes() != whole
 
 
@@ -280,7 +314,7 @@ def test_a_script_given_a_folder_without_the_fits_leaves_the_table(script, tmp_p
     command = [sys.executable, str(tmp_path / f"{script}.py"), "--from-cells", str(tmp_path / "foreign")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert "Give the sweep's right folder" in done.stderr
+    assert "Give the right folder of the sweep" in done.stderr
     assert "Traceback" not in done.stderr
     assert {path: path.read_bytes() for path in tmp_path.glob("results/*")} == before
     both = subprocess.run([*command, "--from-csv"], capture_output=True, text=True, timeout=120, check=False)
@@ -289,14 +323,14 @@ def test_a_script_given_a_folder_without_the_fits_leaves_the_table(script, tmp_p
 
 
 def test_a_sweep_in_which_all_failed_is_an_error(tmp_path):
-    with pytest.raises(OutputError, match="All 3 fits failed"):
-        realistic.write(Job("stepsize", "quick", tmp_path), sweep_of(tmp_path, "incomplete", failed=3), fits(0))
+    with pytest.raises(OutputError, match="3 of 3 fits failed"):
+        realistic_tables.write(Job("stepsize", "quick", tmp_path), sweep_of(tmp_path, "incomplete", failed=3), fits(0))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_sweep_in_which_some_failed_says_how_many_and_where_the_reasons_are(tmp_path, capsys):
     job = Job("stepsize", "quick", tmp_path, progress=False)
-    realistic.write(job, sweep_of(tmp_path, "incomplete", completed=2, failed=1), fits(2))
+    realistic_tables.write(job, sweep_of(tmp_path, "incomplete", completed=2, failed=1), fits(2))
     assert f"1 of 3 fits failed; {tmp_path} says why, in cells/*.json" in capsys.readouterr().err
 
 
@@ -338,7 +372,7 @@ def test_a_band_is_numpys_where_all_is_finite_and_counts_divergence_as_minus_inf
 @pytest.mark.parametrize("n", [1, 7, 100, 101, 500, 5000])
 def test_a_thinned_curve_is_short_and_keeps_its_ends(n):
     iterations = np.arange(100, 100 * n + 1, 100)
-    kept = realistic.thinned(iterations)
+    kept = realistic_tables.thinned(iterations)
     assert len(kept) <= 100
     assert (kept[0], kept[-1]) == (iterations[0], iterations[-1])
     assert set(kept) <= set(iterations)

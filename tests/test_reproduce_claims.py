@@ -9,9 +9,9 @@ from pyturingvi.reproduce.claims import (
     BORNE_OUT,
     NOT_BORNE_OUT,
     UNSHOWN,
-    comparisons,
     judge,
     median_of,
+    medians,
     sensitivity,
 )
 
@@ -22,8 +22,8 @@ NOISE = (-1.0, 0.2, -0.2, 1.0)  # of four replications; median 0
 def made(curves, problem="rpoisson-small", iterations=50_000, n=4, scale=0.1):
     """A table in which the medians at STEPS are as given; None is a fit that diverges."""
     rows = []
-    for family, medians in curves.items():
-        for step, median in zip(STEPS, medians, strict=True):
+    for family, values in curves.items():
+        for step, median in zip(STEPS, values, strict=True):
             for seed in range(n):
                 there = median is not None
                 value = median + scale * NOISE[seed] if there else np.nan
@@ -55,7 +55,7 @@ def test_sensitivity_is_judged_for_both_pairs_and_both_measures():
 
 
 def test_the_measures_of_sensitivity_are_what_they_say():
-    curves = comparisons(made({"structured": (-104.0, -100.0, -107.0)}))["rpoisson-small", 50_000]
+    curves = medians(made({"structured": (-104.0, -100.0, -107.0)}))["rpoisson-small", 50_000]
     found = sensitivity(curves["structured"])
     assert found.spread.value == pytest.approx(7.0)
     assert found.loss.value == pytest.approx(7.0)

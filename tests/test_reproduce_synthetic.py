@@ -1,4 +1,4 @@
-"""`reproduce synthetic`: the plan, resuming, and a comparison that fails where the runs are wrong."""
+"""`reproduce synthetic`: the plan, resuming, and a report that fails where the runs are wrong."""
 
 import math
 import os
@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pyturingvi.errors import DataError, InputError
-from pyturingvi.reproduce import synthetic
-from pyturingvi.reproduce.figure import Job, reproduce
-from pyturingvi.reproduce.synthetic import comparison, plan, runs
+from pyturingvi.errors import DataError, InputError, OutputError
+from pyturingvi.reproduce.figure import FAMILIES, Job, reproduce
+from pyturingvi.reproduce.synthetic import against_published, plan, problem, runs
 from pyturingvi.reproduce.synthetic.plan import Run
 from pyturingvi.reproduce.synthetic.problem import Reached
 
@@ -42,30 +41,30 @@ def published_runs(change=lambda row: None):
     rows = []
 
     def add(run, t):
-        updates = None if t >= synthetic.NOT_REACHED else 1
+        updates = None if t >= problem.NOT_REACHED else 1
         row = runs.row_of(run, Reached(updates), "numpy", 1.0) | {"T": t}
         change(row)
         row["max_updates"] = max(row["max_updates"], math.ceil(row["T"]) + 1)
         rows.append(row)
 
-    for family in synthetic.FAMILIES:
-        for n in plan.CURVE_SIZES:
-            low, high = plan.curve_ends(family, n)
+    for family in FAMILIES:
+        for n in problem.CURVE_SIZES:
+            low, high = problem.curve_ends(family, n)
             for step in range(low - 1, high + 2):
                 for repeat in range(3):
-                    add(Run(family, n, step, 10, repeat), plan.published_t(family, n, step))
-        for n in plan.SCALING_SIZES:
-            for step in plan.contenders(family, n) if n not in plan.CURVE_SIZES else ():
+                    add(Run(family, n, step, 10, repeat), problem.published_t(family, n, step))
+        for n in problem.SCALING_SIZES:
+            for step in plan.contenders(family, n) if n not in problem.CURVE_SIZES else ():
                 best = step == plan.best_step(family, n)
                 for repeat in range(3):
-                    add(Run(family, n, step, 10, repeat), plan.best_t(family, n) * (1.0 if best else 1.2))
+                    add(Run(family, n, step, 10, repeat), problem.best_t(family, n) * (1.0 if best else 1.2))
     return pd.DataFrame(rows)
 
 
 def report_of(folder, table, preset="paper"):
     job = Job("synthetic", preset, folder)
     table.to_csv(job.file("runs"), index=False)
-    return comparison.report(job), job
+    return against_published.report(job), job
 
 
 # ---- the plan -----------------------------------------------------------------------------------------------
@@ -73,16 +72,16 @@ def test_the_paper_preset_has_every_published_point_three_times_and_a_neighbor_o
     planned = plan.plan("paper", {}, "julia")
     keys = [run.key for run in planned]
     assert len(set(keys)) == len(keys) == len({run.seed for run in planned})
-    curves = synthetic.published_curves()
-    for row in curves[curves.iterations < synthetic.NOT_REACHED].itertuples():
+    curves = problem.published_curves()
+    for row in curves[curves.iterations < problem.NOT_REACHED].itertuples():
         for repeat in range(3):
             run = next(r for r in planned if r.key == (row.family, row.n, row.step, 10, repeat))
             assert run.stepsize == pytest.approx(row.stepsize, rel=1e-12)
             assert run.max_updates == 60_000
         assert ((row.family, row.n, row.step, 8, 0) in keys) == (row.n <= 200)
-    for family in synthetic.FAMILIES:
+    for family in FAMILIES:
         for n in (100, 200, 300):
-            low, high = plan.curve_ends(family, n)
+            low, high = problem.curve_ends(family, n)
             assert {(family, n, low - 1, 10, 0), (family, n, high + 1, 10, 0)} <= set(keys)
         assert {run.n for run in planned if run.family == family} == set(range(100, 501, 50))
     assert len(plan.plan("full", {}, "julia")) > len(planned) > len(plan.plan("quick", {}, "julia"))
@@ -98,7 +97,7 @@ def test_long_runs_are_repeated_at_the_best_stepsize_that_the_first_ones_found()
 
 
 def test_the_best_stepsize_is_looked_for_where_the_figure_has_it_at_the_sizes_it_shares():
-    for family in synthetic.FAMILIES:
+    for family in FAMILIES:
         at_100, power = plan._BEST[family]
         for n in (100, 200, 300):
             centre = math.floor(at_100 - power * math.log10(n / 100) * 49 / 5)
@@ -118,9 +117,9 @@ def test_runs_are_rows_and_are_not_made_again(tmp_path, monkeypatch):
     assert ended["structured", 38, 8] == "not reached"
     assert math.isnan(table[table.n_samples == 8]["T"].item())  # 300 updates only: no 59,999
     for row in table[table.ended == "reached"].itertuples():
-        expected = synthetic.updates_to_accuracy(row.family, row.n, row.stepsize, row.n_samples, row.seed)
+        expected = problem.updates_to_accuracy(row.family, row.n, row.stepsize, row.n_samples, row.seed)
         assert row.T == expected.updates - 1
-    monkeypatch.setattr(runs, "_make", lambda *arguments: pytest.fail("made again"))
+    monkeypatch.setattr(runs, "run_tasks", lambda *arguments: pytest.fail("made again"))
     runs.compute(job)
 
 
@@ -178,9 +177,46 @@ def test_another_table_under_the_name_is_refused(tmp_path):
     job.file("runs").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match=r"lacks the column\(s\) family"):
         runs.compute(job)
+    assert job.file("runs").read_text() == "a,b\n1,2\n"
 
 
-# ---- the comparison -----------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("tiny")
+def test_two_calls_for_the_same_file_are_one_too_many(tmp_path):
+    job = tiny_job(tmp_path)
+    (tmp_path / "other").mkdir()
+    with runs._no_other_call(job.file("runs")):
+        with pytest.raises(OutputError, match=r"quick_runs\.csv: another call is making its runs\. Wait for it"):
+            runs.compute(job)
+        runs.compute(tiny_job(tmp_path / "other"))
+    runs.compute(job)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_an_interrupted_call_leaves_the_runs_made_and_one_before_any_nothing(tmp_path, monkeypatch):
+    job, make = tiny_job(tmp_path), runs.make_run
+
+    def interrupted(run, engine):
+        if run.key == stop:
+            raise KeyboardInterrupt
+        return make(run, engine)
+
+    monkeypatch.setattr(runs, "make_run", interrupted)
+    order = plan.plan("quick", {}, "numpy")
+    for place in (0, 3):
+        stop = order[place].key
+        with pytest.raises(KeyboardInterrupt):
+            runs.compute(job)
+        assert job.file("runs").exists() == (place > 0)
+    assert {*runs.found_in(runs.read_runs(job))} == {run.key for run in order[:3]}
+
+
+def test_a_single_run_can_be_reported(tmp_path):
+    run = Run("mean-field", 100, plan.best_step("mean-field", 100) - 3, 10, 0)
+    text, _ = report_of(tmp_path, pd.DataFrame([runs.row_of(run, Reached(90), "numpy", 1.0)]), "quick")
+    assert text.startswith("Runs: 1; ")
+
+
+# ---- against the published values ---------------------------------------------------------------------------
 def test_the_published_values_themselves_agree_everywhere(tmp_path):
     text, job = report_of(tmp_path, published_runs())
     assert "together: 243 of 243 within 5%, 243 within 10%" in text
@@ -194,16 +230,16 @@ def test_the_published_values_themselves_agree_everywhere(tmp_path):
         assert job.file(part, ".png").stat().st_size > 10_000
     exponents = job.read("exponents").set_index("family")
     # least squares on the published points of figure 2, by numpy
-    for family in synthetic.FAMILIES:
-        table = synthetic.published_scaling()
+    for family in FAMILIES:
+        table = problem.published_scaling()
         table = table[table.family == family]
         slope = np.polyfit(np.log(table.n), np.log(table.iterations + 1), 1)[0]
         np.testing.assert_allclose(exponents.loc[family, ["ours", "published"]], slope, rtol=1e-9)
 
 
-def test_the_comparison_fails_with_wrong_values(tmp_path):
+def test_wrong_values_fail(tmp_path):
     def longer(row):
-        if row["family"] == "full-rank" and row["T"] < synthetic.NOT_REACHED:
+        if row["family"] == "full-rank" and row["T"] < problem.NOT_REACHED:
             row["T"] *= 1.06  # 44 of the 243 points
 
     text, _ = report_of(tmp_path, published_runs(longer))
@@ -212,7 +248,7 @@ def test_the_comparison_fails_with_wrong_values(tmp_path):
     assert "off: full-rank, n = 100" in text
 
     def arrives(row):
-        if row["T"] >= synthetic.NOT_REACHED and row["family"] == "structured":
+        if row["T"] >= problem.NOT_REACHED and row["family"] == "structured":
             row |= {"T": 59_000.0, "ended": "reached"}
 
     text, _ = report_of(tmp_path, published_runs(arrives))
@@ -222,7 +258,7 @@ def test_the_comparison_fails_with_wrong_values(tmp_path):
 
 def test_a_wrong_growth_shows_in_the_exponent(tmp_path):
     def faster(row):
-        row["T"] = (row["T"] + 1) * (row["n"] / 100) ** 0.5 - 1 if row["T"] < synthetic.NOT_REACHED else row["T"]
+        row["T"] = (row["T"] + 1) * (row["n"] / 100) ** 0.5 - 1 if row["T"] < problem.NOT_REACHED else row["T"]
 
     _, job = report_of(tmp_path, published_runs(faster))
     exponents = job.read("exponents")
@@ -247,7 +283,7 @@ def test_the_interval_of_the_exponent_covers_the_truth_as_often_as_it_says():
     rng, n = np.random.default_rng(3), np.arange(100.0, 501.0, 50.0)
     inside = 0
     for _ in range(400):
-        fitted = comparison.growth(n, 0.2 * n**2 * np.exp(0.05 * rng.standard_normal(9)) - 1)
+        fitted = against_published.growth(n, 0.2 * n**2 * np.exp(0.05 * rng.standard_normal(9)) - 1)
         inside += fitted.low <= 2 <= fitted.high
     assert 0.915 <= inside / 400 <= 0.985  # 0.95, four standard errors to either side, less at the top
 
@@ -256,7 +292,7 @@ def test_the_interval_of_the_exponent_covers_the_truth_as_often_as_it_says():
 def test_the_command_computes_then_draws_again_from_the_files_alone(tmp_path, monkeypatch):
     text = reproduce("synthetic", "quick", tmp_path, engine="numpy", n_workers=2, progress=False)
     assert text.startswith("Runs: 6\n")
-    monkeypatch.setattr(runs, "_make", lambda *arguments: pytest.fail("computed"))
+    monkeypatch.setattr(runs, "run_tasks", lambda *arguments: pytest.fail("computed"))
     assert reproduce("synthetic", "quick", tmp_path, from_csv=True) == text
     with pytest.raises(DataError, match="Compute it: pyturingvi reproduce synthetic --preset paper"):
         reproduce("synthetic", "paper", tmp_path, from_csv=True)
@@ -265,7 +301,7 @@ def test_the_command_computes_then_draws_again_from_the_files_alone(tmp_path, mo
 
 
 @pytest.mark.slow
-def test_the_quick_preset_agrees_with_the_paper_on_the_embedded_engine(tmp_path):
+def test_the_quick_preset_agrees_with_the_paper_on_the_numpy_engine(tmp_path):
     text = reproduce("synthetic", "quick", tmp_path, engine="numpy", progress=False)
     assert "points run are within 5%: holds" in text
     exponents = Job("synthetic", "quick", tmp_path).read("exponents").set_index("family")

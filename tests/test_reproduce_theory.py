@@ -15,8 +15,10 @@ from pyturingvi.errors import DataError, EngineError, InputError
 from pyturingvi.models import IsotropicGaussian
 from pyturingvi.reproduce import theory as figure
 from pyturingvi.reproduce.figure import Job, reproduce
-from pyturingvi.reproduce.synthetic import published_scaling
+from pyturingvi.reproduce.synthetic.problem import published_scaling
+from pyturingvi.reproduce.tasks import run_tasks
 from pyturingvi.reproduce.theory_report import (
+    read,
     report_complexity,
     report_counterexample,
     report_dimension,
@@ -82,44 +84,13 @@ def copied(made, tiny, tmp_path):
     return Job("theory", "quick", tmp_path, n_workers=1, progress=False)
 
 
-@pytest.mark.parametrize("from_csv", [True, False])
-@pytest.mark.parametrize(("part", "n_lost"), [(part, n) for part in figure.PARTS for n in (1, 2, 4, 9)])
-def test_a_part_cut_off_at_a_line_end_is_refused_and_left_alone(part, n_lost, from_csv, copied, monkeypatch):
-    path = copied.file(part)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[: max(len(lines) - n_lost, 2)]))
-    cut = path.read_bytes()
-    monkeypatch.setattr(figure, "PARTS", dict.fromkeys(figure.PARTS))  # nothing may be computed
-    with pytest.raises(DataError, match=rf"{part}\.csv: has .* rows? .*Move it away and compute it again: pyturingvi"):
-        reproduce("theory", "quick", copied.folder, n_workers=None if from_csv else 1, from_csv=from_csv)
-    assert path.read_bytes() == cut
-
-
-@pytest.mark.parametrize("part", ["variance", "complexity", "counterexample"])
-def test_the_part_of_another_preset_is_refused(part, copied, monkeypatch):
-    sizes = figure.Size((2,), 40, {"mean-field": (2,), "structured": (2,)}, seeds=2, best_seeds=1)
-    monkeypatch.setitem(figure.SIZES, "quick", sizes)
-    monkeypatch.setattr(figure, "BORDER", np.array([-1.0, 0.25, 0.5]))
-    with pytest.raises(DataError, match=rf"_{part}\.csv: has .* in line \d+, which the preset 'quick' does not have"):
-        figure.read(copied, part)
-
-
 def test_a_damaged_part_is_refused_before_the_missing_are_computed(copied, monkeypatch):
     copied.file("variance").unlink()
     copied.file("counterexample").write_text("x,y\n")
     monkeypatch.setattr(figure, "PARTS", dict.fromkeys(figure.PARTS))
-    with pytest.raises(DataError, match="has no rows yet"):
+    with pytest.raises(DataError, match=r"counterexample\.csv: lacks the column\(s\) energy_determinant"):
         figure.compute(copied)
     assert copied.file("counterexample").read_text() == "x,y\n"
-
-
-@pytest.mark.parametrize("column", ["holds", "distance_after_promised", "best_updates", "published_best_updates"])
-def test_a_run_without_what_it_found_is_refused(column, copied):
-    frame = pd.read_csv(copied.file("complexity"))
-    frame.loc[frame[column].first_valid_index(), column] = None
-    frame.to_csv(copied.file("complexity"), index=False)
-    with pytest.raises(DataError, match=r"complexity\.csv: has a run without what it found in line"):
-        figure.read(copied, "complexity")
 
 
 def test_a_run_that_has_not_arrived_counts_as_a_promise_not_kept(copied):
@@ -128,7 +99,7 @@ def test_a_run_that_has_not_arrived_counts_as_a_promise_not_kept(copied):
     frame.loc[late, ["updates_at_stepsize", "loose_by"]] = None
     frame.loc[late, "holds"] = False
     frame.to_csv(copied.file("complexity"), index=False)
-    assert "kept in 2 of 3 cells" in report_complexity(figure.read(copied, "complexity"))[0]
+    assert "kept in 2 of 3 cases" in report_complexity(read(copied, "complexity"))[0]
 
 
 def die(k):
@@ -138,7 +109,7 @@ def die(k):
 def test_a_process_that_dies_is_told_in_one_line(tmp_path):
     job = Job("theory", "quick", tmp_path, n_workers=2, progress=False)
     with pytest.raises(EngineError, match="theory: a process died over its work on variance"):
-        figure.run_cells(die, [(0,), (1,)], job, "variance")
+        run_tasks(die, [(0,), (1,)], job, "variance")
 
 
 def test_a_part_that_is_not_there_is_named_with_the_command(tmp_path):
@@ -154,9 +125,9 @@ def test_the_julia_engine_is_refused_before_any_work(tmp_path):
 
 def test_processes_give_the_same_numbers_as_one(made):
     job, _ = made
-    cells = [(2, "isotropic", "structured", base, 40) for base in figure.BASES]
+    tasks = [(2, "isotropic", "structured", base, 40) for base in figure.BASES]
     two = Job("theory", "quick", job.folder, n_workers=2, progress=False)
-    rows = [row for found in figure.run_cells(figure.variance_cell, cells, two, "variance") for row in found]
+    rows = [row for found in run_tasks(figure.variance_rows, tasks, two, "variance") for row in found]
     frame = job.read("variance").query("n == 2 and target == 'isotropic' and family == 'structured'")
     for name in ("exact", "measured"):
         np.testing.assert_allclose([row[name] for row in rows], frame[name], rtol=1e-6)
@@ -215,13 +186,13 @@ def test_the_effective_dimensions_are_those_of_the_problems_own_models(made, pro
 def test_the_report_tells_every_claim(made):
     _, text = made
     for words in (
-        r"the bound holds in 72 of 72 cells",
-        r"the promise is kept in 3 of 3 cells",
+        r"the bound holds in 72 of 72 cases",
+        r"the promise is kept in 3 of 3 cases",
         r"promised T\s+observed T\s+ratio",
         r"rpoisson-small\s+1977\s+17\s+17\n",
         r"irt-small\s+3541\s+194\s+194\n",
         r"volatility-small\s+1605\s+45\s+45\n",
-        r"met in 5 of 6 cells",
+        r"met in 5 of 6 cases",
         r"volatility-small structured: 45, not 39",
         r"negative at 4 of 4 points with \|y\| > 1/sqrt\(3\), and at 0 of 4 with 0 < y < 1/sqrt\(3\)",
         r"\+ 2 kappa, printed \+ kappa",
@@ -233,19 +204,19 @@ def test_the_report_tells_every_claim(made):
 def test_a_bound_that_fails_is_reported_as_failing(made):
     frame = made[0].read("variance")
     frame.loc[frame.index[:3], "holds"] = False
-    assert "holds in 69 of 72 cells" in report_variance(frame)[0]
+    assert "holds in 69 of 72 cases" in report_variance(frame)[0]
 
 
 def test_a_promise_that_is_broken_is_reported_as_broken(made):
     frame = made[0].read("complexity")
     frame.loc[frame.updates_at_stepsize.first_valid_index(), "holds"] = False
-    assert "kept in 2 of 3 cells" in report_complexity(frame)[0]
+    assert "kept in 2 of 3 cases" in report_complexity(frame)[0]
 
 
 def test_the_paper_would_be_found_right_if_it_were(made):
     dimensions = made[0].read("dimension")
     dimensions["d_star"] = dimensions["paper"].fillna(dimensions["d_star"]).astype(int)
-    assert "met in 6 of 6 cells" in "\n".join(report_dimension(dimensions))
+    assert "met in 6 of 6 cases" in "\n".join(report_dimension(dimensions))
     points = made[0].read("counterexample")
     points["energy_determinant"] *= -1
     assert "negative at 0 of 4 points with |y| > 1/sqrt(3), and at 4 of 4" in "\n".join(report_counterexample(points))
@@ -253,6 +224,6 @@ def test_the_paper_would_be_found_right_if_it_were(made):
 
 def test_the_misprinted_stepsize_is_seen_to_matter_where_the_accuracy_asks_for_little(made):
     frame = made[0].read("complexity")
-    assert f"differs in 0 of {len(frame)} cells" in "\n".join(report_misprints(frame))
+    assert f"differs in 0 of {len(frame)} cases" in "\n".join(report_misprints(frame))
     frame["epsilon"] = 1e6
-    assert f"differs in {len(frame)} of {len(frame)} cells" in "\n".join(report_misprints(frame))
+    assert f"differs in {len(frame)} of {len(frame)} cases" in "\n".join(report_misprints(frame))

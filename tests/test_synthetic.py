@@ -7,14 +7,14 @@ import pyturingvi as tv
 from pyturingvi.engines.numpy_engine import NumpyEngine
 from pyturingvi.optimize.loop import StopWithin
 from pyturingvi.optimize.monitor import RunMonitor
-from pyturingvi.reproduce import synthetic
+from pyturingvi.reproduce.synthetic import problem
 
 
 def test_published_curves_hold_216_finite_points_on_the_stated_stepsize_grid():
-    curves = synthetic.published_curves()
-    reached = curves[curves["iterations"] < synthetic.NOT_REACHED]
+    curves = problem.published_curves()
+    reached = curves[curves["iterations"] < problem.NOT_REACHED]
     assert len(reached) == 216  # the points that figure 1 shows below its cap, over n = 100, 200 and 300
-    grid = synthetic.stepsizes()
+    grid = problem.stepsizes()
     for (_, _), curve in curves.groupby(["family", "n"]):
         np.testing.assert_allclose(np.sort(curve["stepsize"]), grid, rtol=1e-12)
 
@@ -24,23 +24,23 @@ def test_published_curves_hold_216_finite_points_on_the_stated_stepsize_grid():
     [("mean-field", 100, 12), ("mean-field", 200, -2), ("structured", 100, -2), ("structured", 200, -3)],
 )
 def test_ten_samples_reproduce_the_published_number_of_updates(family, n, place):
-    point = synthetic.finite_points(family, n).iloc[place]
-    t = [synthetic.updates_to_accuracy(family, n, point.stepsize, seed=seed).published_t for seed in range(3)]
+    point = problem.finite_points(family, n).iloc[place]
+    t = [problem.updates_to_accuracy(family, n, point.stepsize, seed=seed).published_t for seed in range(3)]
     assert abs(np.mean(t) - point.iterations) <= max(0.03 * point.iterations, 2.0)
 
 
 def test_full_rank_reproduces_the_published_number_of_updates_near_its_best_stepsize():
-    point = synthetic.finite_points("full-rank", 100).iloc[-2]
-    t = [synthetic.updates_to_accuracy("full-rank", 100, point.stepsize, seed=seed).published_t for seed in range(2)]
+    point = problem.finite_points("full-rank", 100).iloc[-2]
+    t = [problem.updates_to_accuracy("full-rank", 100, point.stepsize, seed=seed).published_t for seed in range(2)]
     assert abs(np.mean(t) - point.iterations) <= 0.03 * point.iterations
 
 
 def test_the_eight_samples_of_the_text_do_not_reach_the_accuracy_where_the_figure_does():
-    point = synthetic.finite_points("structured", 100).iloc[-1]
+    point = problem.finite_points("structured", 100).iloc[-1]
     assert point.iterations < 100
-    reached = synthetic.updates_to_accuracy("structured", 100, point.stepsize, n_samples=8, max_updates=3_000)
+    reached = problem.updates_to_accuracy("structured", 100, point.stepsize, n_samples=8, max_updates=3_000)
     assert reached.updates is None
-    ten = synthetic.updates_to_accuracy("structured", 100, point.stepsize, n_samples=10, max_updates=3_000)
+    ten = problem.updates_to_accuracy("structured", 100, point.stepsize, n_samples=10, max_updates=3_000)
     assert ten.updates is not None
 
 
@@ -68,6 +68,6 @@ def test_a_run_stops_at_the_first_update_within_epsilon_of_the_target():
 
 
 def test_a_diverging_stepsize_counts_as_not_reached_and_ends_the_run():
-    reached = synthetic.updates_to_accuracy("mean-field", 100, 0.5, max_updates=500)
-    assert reached.published_t == synthetic.NOT_REACHED
+    reached = problem.updates_to_accuracy("mean-field", 100, 0.5, max_updates=500)
+    assert reached.published_t == problem.NOT_REACHED
     assert reached.diverged

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.plots import COLOURS, pyplot
+from pyturingvi.plots import pyplot
+from pyturingvi.reproduce.figure import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

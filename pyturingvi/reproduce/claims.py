@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyturingvi.reproduce import realistic
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FAMILIES
-from pyturingvi.reproduce.realistic import EARLY, PAPER_ITERATIONS, in_order
+from pyturingvi.reproduce.realistic import PAPER_ITERATIONS
+from pyturingvi.reproduce.realistic_tables import in_order
 from pyturingvi.sweeps.cell_file import FINISHED
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ def median_of(values: np.ndarray, errors: np.ndarray) -> Quantity:
 Curves = dict[str, dict[float, Quantity]]  # family -> stepsize -> median ELBO
 
 
-def comparisons(elbo: pd.DataFrame) -> dict[tuple[str, int], Curves]:
+def medians(elbo: pd.DataFrame) -> dict[tuple[str, int], Curves]:
     """The median ELBOs that may be compared: (problem, iteration) -> family -> stepsize -> median.
 
     A problem whose families ran to different T appears twice: those of the largest T there, and all at `EARLY`.
@@ -90,7 +92,7 @@ def comparisons(elbo: pd.DataFrame) -> dict[tuple[str, int], Curves]:
     for problem in in_order(elbo.problem[elbo.status.isin(FINISHED)]):
         here = elbo[(elbo.problem == problem) & elbo.status.isin(FINISHED)]
         longest = int(here.n_iterations.max())
-        for iteration in dict.fromkeys([longest, longest if (here.n_iterations == longest).all() else EARLY]):
+        for iteration in dict.fromkeys([longest, longest if (here.n_iterations == longest).all() else realistic.EARLY]):
             frame, curves = values_at(here, iteration), {}
             for family in FAMILIES:
                 of_family = frame[frame.family == family]
@@ -110,11 +112,11 @@ def values_at(elbo: pd.DataFrame, iteration: int) -> pd.DataFrame:
     Minus infinity is the value of a fit that had diverged by then.
     """
     frame = elbo[elbo.status.isin(FINISHED) & (elbo.n_iterations >= iteration)]
-    last, suffix = frame.n_iterations == iteration, f"_{EARLY}" if iteration == EARLY else ""
+    last, suffix = frame.n_iterations == iteration, f"_{realistic.EARLY}" if iteration == realistic.EARLY else ""
     values, errors = (frame[name].where(last, frame[f"{name}{suffix}"]) for name in ("elbo", "std_error"))
     gone = (frame.status == "diverged") & values.isna() & (last | (frame.n_updates <= iteration))
     frame = frame.assign(value=values.astype(float).mask(gone, -math.inf), error=errors.astype(float))
-    return frame[frame.value.notna() & (last | (iteration == EARLY))]
+    return frame[frame.value.notna() & (last | (iteration == realistic.EARLY))]
 
 
 # ---- sensitivity --------------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ def judge(elbo: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
-    compared = comparisons(elbo)
+    compared = medians(elbo)
     for (problem, iteration), curves in compared.items():
         longest = max(there for name, there in compared if name == problem)
         # what the longest runs tell is not told again at `EARLY`
@@ -209,10 +211,15 @@ def _verdict(measured: Quantity, remark: str, iteration: int, claim: str) -> dic
 _Judged = list[tuple[str, Quantity, str]]
 
 
+def _shared(curves: Curves, one: str, other: str) -> list[float]:
+    """The stepsizes that both families have."""
+    return sorted(curves.get(one, {}).keys() & curves.get(other, {}).keys())
+
+
 def _judge_sensitivity(curves: Curves, settled: set[str]) -> _Judged:
     found: _Judged = []
     for more, less in (("full-rank", "structured"), ("structured", "mean-field")):
-        shared = sorted(curves.get(more, {}).keys() & curves.get(less, {}).keys())
+        shared = _shared(curves, more, less)
         if len(shared) < 2 or {more, less} <= settled:
             continue
         a, b = (sensitivity({step: curves[family][step] for step in shared}) for family in (more, less))
@@ -227,7 +234,7 @@ def _judge_sensitivity(curves: Curves, settled: set[str]) -> _Judged:
 
 
 def _judge_gap(curves: Curves) -> _Judged:
-    shared = sorted(curves.get("full-rank", {}).keys() & curves.get("structured", {}).keys())
+    shared = _shared(curves, "full-rank", "structured")
     if len(shared) < 2:
         return []
     gaps = {step: curves["structured"][step] - curves["full-rank"][step] for step in (shared[0], shared[-1])}
@@ -237,7 +244,7 @@ def _judge_gap(curves: Curves) -> _Judged:
 
 
 def _judge_irt(curves: Curves, problem: str) -> _Judged:
-    shared = sorted(curves.get("mean-field", {}).keys() & curves.get("structured", {}).keys())
+    shared = _shared(curves, "mean-field", "structured")
     ahead = {step: curves["structured"][step] - curves["mean-field"][step] for step in shared}
     large = next((step for step in shared if math.isclose(step, 1e-3, rel_tol=1e-3)), None)
     if large is None or large == shared[0]:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyturingvi import families
+from pyturingvi import plots
 from pyturingvi.engines.base import check_engine_name
-from pyturingvi.errors import DataError, InputError, unknown_name
-from pyturingvi.plots import pyplot
-from pyturingvi.reproduce.tables import Table, read_table
+from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.reproduce.tables import read_table
 from pyturingvi.support.files import as_path, check_writable, make_folder
 from pyturingvi.sweeps.pools import check_workers
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FAMILIES = tuple(families.FAMILIES)  # their names, in the paper's order
+FAMILIES = ("mean-field", "structured", "full-rank")  # the paper's, in its order, whatever others there are
+COLOURS = {family: plots.COLOURS[family] for family in FAMILIES}
 FIGURES = ("table1", "synthetic", "stepsize", "trace", "theory")  # a module of this package each
 OF_THE_SWEEP = ("stepsize", "trace")  # made from a sweep's cells
 
@@ -43,14 +44,9 @@ class Job:
         """Path of one of the figure's files."""
         return self.folder / f"{self.figure}_{self.preset}_{part}{ending}"
 
-    def read(
-        self, part: str, table: Table | None = None, check: Callable[[pd.DataFrame], None] | None = None
-    ) -> pd.DataFrame:
-        """One of the figure's CSV files; DataError if it is not there, or is not what `table` and `check` say."""
-        path = self.file(part)
-        if not path.is_file():
-            raise DataError(f"{path}: not found. Compute it: {self.command()}")
-        return read_table(path, table or Table(), self.advice(), check=check)
+    def read(self, part: str, columns: Sequence[str] = (), numbers: Sequence[str] = ()) -> pd.DataFrame:
+        """One of the figure's CSV files; DataError if it is not there, or cannot be used."""
+        return read_table(self.file(part), self.command(), columns, numbers)
 
     def command(self) -> str:
         """The command that computes the figure."""
@@ -59,9 +55,10 @@ class Job:
             words += [] if path is None else [option, str(path)]
         return shlex.join(words)
 
-    def advice(self) -> str:
-        """What to do about a damaged file."""
-        return f"Move it away and compute it again: {self.command()}"
+    def tell(self, words: str) -> None:
+        """A line on standard error, unless the call is a silent one."""
+        if self.progress:
+            print(f"pyturingvi: {words}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ class Figure:
         for name in [*(() if from_csv else self.computed), *self.reported]:
             part, ending = os.path.splitext(name)
             if ending == ".png":
-                pyplot()
+                plots.pyplot()
             check_writable(job.file(part, ending), "out")
 
 
@@ -119,7 +116,7 @@ def reproduce(
     cells: str | Path | None = None,
     data_dir: str | Path | None = None,
 ) -> str:
-    """Compute a figure or table of the paper, draw it and compare it with what was published.
+    """Compute a figure or table of the paper, draw it, and say how far it is from what was published.
 
     Parameters
     ----------
@@ -129,7 +126,7 @@ def reproduce(
     out : path
         Folder for `NAME_PRESET_*.csv` and `.png`; made if it is not there.
     from_csv : bool
-        Compute nothing: draw and compare again from the CSV files in `out`.
+        Compute nothing: draw and judge again from the CSV files in `out`.
     engine : {"auto", "numpy", "julia"}
     n_workers : int, optional
         Processes; by default one a physical core.
@@ -144,7 +141,7 @@ def reproduce(
     Returns
     -------
     str
-        The comparison, as text.
+        What was found, as text.
 
     Raises
     ------

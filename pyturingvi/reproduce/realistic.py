@@ -8,34 +8,21 @@ is a cell of one sweep; the figures differ in what they read from its ELBO trace
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
-
-from pyturingvi.errors import OutputError
 from pyturingvi.families import get_family
 from pyturingvi.layout import Layout
 from pyturingvi.optimize.memory import available_memory, fit_bytes
 from pyturingvi.problems import list_problems
-from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FAMILIES, Job
-from pyturingvi.reproduce.table1 import printed_table
-from pyturingvi.support.files import write_table
-from pyturingvi.sweeps.cell_file import FINISHED
+from pyturingvi.reproduce.tables import published
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
 from pyturingvi.sweeps.grid import Cell, read_grid
 from pyturingvi.sweeps.pools import default_workers
 from pyturingvi.sweeps.progress import duration
 from pyturingvi.sweeps.result import SweepResult, load_sweep
 from pyturingvi.sweeps.sweep import sweep
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pandas as pd
 
 STEPSIZES = tuple(10.0 ** (-4 + 0.25 * i) for i in range(6))
 PAPER_ITERATIONS = 50_000
@@ -56,8 +43,6 @@ PUBLISHED_TRACES = {
     "irt": (STEPSIZES[0], STEPSIZES[2], STEPSIZES[4]),
 }
 TRACE_SEEDS = 4  # replications of a trace; figure 4 has 8
-CURVE = ["problem", "family", "stepsize", "engine", "dtype", "n_iterations"]  # what the replications of one share
-_MOST_ITERATIONS = 100  # of a trace in the CSV
 
 Grid = list[dict[str, Any]]
 
@@ -88,7 +73,7 @@ def laptop_grid(job: Job, memory: float | None = None) -> Grid:
 def paper_grid(job: Job, memory: float | None = None) -> Grid:
     """The nine problems with 8 replications; full-rank where the paper has it and the memory is there."""
     grid = []
-    printed, free = printed_table(), available_memory() if memory is None else memory
+    printed, free = published("table1.csv"), available_memory() if memory is None else memory
     too_large = set(printed.problem[printed.full_rank_p.isna()])
     for row in list_problems().to_dict("records"):
         problem, families = str(row["problem"]), list(FAMILIES)
@@ -98,7 +83,7 @@ def paper_grid(job: Job, memory: float | None = None) -> Grid:
             families.remove("full-rank")
         elif needed > free:
             families.remove("full-rank")
-            _tell(job, f"full-rank on {problem} is left out: it needs {needed / 2**30:.1f} GiB")
+            job.tell(f"full-rank on {problem} is left out: it needs {needed / 2**30:.1f} GiB")
         data: dict[str, Any] = {}
         if problem.startswith("irt"):
             data = {"simulated": True} if job.data_dir is None else {"data_dir": job.data_dir}
@@ -138,24 +123,24 @@ def grid_of(job: Job, memory: float | None = None) -> Grid:
         return grid
     chosen = []
     for part in grid:
-        published = PUBLISHED_TRACES[part["model"].split("-")[0]]
-        kept = [stepsize for stepsize in part["stepsize"] if stepsize in published]
+        shown = PUBLISHED_TRACES[part["model"].split("-")[0]]
+        kept = [stepsize for stepsize in part["stepsize"] if stepsize in shown]
         if kept:
             chosen.append({**part, "stepsize": kept, "seed": part["seed"][:TRACE_SEEDS]})
     return chosen
 
 
 # ---- the sweep ----------------------------------------------------------------------------------------------
-def run(job: Job) -> SweepResult:
-    """Fit what the figure needs and its sweep's folder does not have; says what it expects of it before it starts."""
+def run(job: Job, fit: bool = True) -> SweepResult:
+    """Fit what the figure needs and its sweep's folder does not have; says what it expects of it before it starts.
+
+    Without `fit` the result is what the folder has.
+    """
     grid, folder = grid_of(job), job.cells or job.folder / "cells"
-    _tell(job, expectation(read_grid(grid), SweepFolder(folder), job.n_workers or default_workers()))
+    if not fit:
+        return load_sweep(folder, grid)
+    job.tell(expectation(read_grid(grid), SweepFolder(folder), job.n_workers or default_workers()))
     return sweep(grid, out=folder, n_workers=job.n_workers, progress=job.progress)
-
-
-def read(job: Job) -> SweepResult:
-    """What the sweep's folder has of the figure's cells, computing nothing."""
-    return load_sweep(job.cells or job.folder / "cells", grid_of(job))
 
 
 def expectation(cells: list[Cell], folder: SweepFolder, n_workers: int) -> str:
@@ -176,142 +161,3 @@ def expectation(cells: list[Cell], folder: SweepFolder, n_workers: int) -> str:
     expected = max(total / min(n_workers, len(waiting)), longest)
     words = f"{expected / 86_400:.1f} days" if expected > 2 * 86_400 else duration(expected)
     return f"{len(waiting)} of {len(cells)} fits to do, about {words} on {n_workers} processes ({basis})"
-
-
-def _tell(job: Job, words: str) -> None:
-    if job.progress:
-        print(f"pyturingvi: {words}", file=sys.stderr, flush=True)
-
-
-# ---- tables -------------------------------------------------------------------------------------------------
-def elbo_table(result: SweepResult) -> pd.DataFrame:
-    """One row a fit: its settings, how it ended, the ELBO at T and that at iteration `EARLY`, where it has one.
-
-    Returns
-    -------
-    DataFrame
-        `problem` (named "(simulated)" where its data are), `simulated`, `family`, `stepsize`, `seed`, `engine`,
-        `dtype`, `n_iterations`, `status` (also "missing" and "failed"), `n_updates`, `elbo` and `std_error` (NaN for
-        a diverged fit), `elbo_5000` and `std_error_5000`.
-    """
-    frame = result.frame().rename(columns={"model": "problem"}).set_index("cell")
-    traces = result.traces()
-    early = traces[traces.iteration == EARLY].set_index("cell")
-    for name in ("elbo", "std_error"):
-        frame[f"{name}_{EARLY}"] = early[name].astype(float).reindex(frame.index)
-    ended = frame.status == "completed"
-    frame.loc[~ended, ["elbo", "std_error"]] = math.nan
-    values = ["elbo", "std_error", f"elbo_{EARLY}", f"std_error_{EARLY}"]
-    frame[values] = frame[values].where(np.isfinite(frame[values])).round(3)
-    names = ["problem", "simulated", "family", "stepsize", "seed", "engine", "dtype", "n_iterations", "status"]
-    return frame[[*names, "n_updates", *values]].reset_index(drop=True)
-
-
-def trace_table(result: SweepResult) -> pd.DataFrame:
-    """Median and 80 % band of the ELBO over replications, at no more than 100 iterations of each curve.
-
-    Returns
-    -------
-    DataFrame
-        `problem`, `family`, `stepsize`, `engine`, `dtype`, `n_iterations`, `iteration`, `median`, `q10`, `q90`, `n`
-        (replications) and `diverged` (those that had diverged by then, and count as minus infinity).
-    """
-    import pandas as pd
-
-    frame = result.frame().rename(columns={"model": "problem"})
-    frame = frame[frame.status.isin(FINISHED)]
-    traces = {cell: part.set_index("iteration").elbo for cell, part in result.traces().groupby("cell")}
-    keys = [*CURVE, "elbo_every"]
-    rows = []
-    for key, group in frame.groupby(keys, sort=False):
-        words: dict[str, Any] = dict(zip(keys, key, strict=True))
-        every = words.pop("elbo_every")
-        for iteration in shown_iterations(words["n_iterations"], every):
-            values = np.array([_value_at(traces.get(cell), iteration) for cell in group.cell])
-            rows.append({**words, "iteration": iteration, **band(values), "n": len(values)})
-            rows[-1]["diverged"] = int(np.isneginf(values).sum())
-    columns = [*keys[:-1], "iteration", "median", "q10", "q90", "n", "diverged"]
-    return pd.DataFrame(rows, columns=columns).round({"median": 2, "q10": 2, "q90": 2})
-
-
-def shown_iterations(n_iterations: int, every: int) -> np.ndarray:
-    """Those of a curve's iterations that the table has; `EARLY` is one of them."""
-    iterations = np.arange(every, n_iterations + 1, every)
-    return np.union1d(thinned(iterations, _MOST_ITERATIONS - 1), iterations[iterations == EARLY])
-
-
-def thinned(iterations: np.ndarray, most: int = _MOST_ITERATIONS) -> np.ndarray:
-    """At most so many of the iterations: half of them evenly on a logarithmic axis, the others on a linear one."""
-    if len(iterations) <= most:
-        return iterations
-    even = np.linspace(0, len(iterations) - 1, most // 2)
-    wanted = np.geomspace(iterations[0], iterations[-1], most - most // 2)
-    places = np.concatenate([even.round(), np.searchsorted(iterations, wanted).clip(max=len(iterations) - 1)])
-    return iterations[np.unique(places.astype(int))]
-
-
-def _value_at(trace: pd.Series | None, iteration: int) -> float:
-    """The ELBO of a fit there; minus infinity where it has diverged before."""
-    value = math.nan if trace is None else float(trace.get(iteration, math.nan))
-    return value if math.isfinite(value) else -math.inf
-
-
-def write(job: Job, result: SweepResult, table: pd.DataFrame) -> None:
-    """Write the figure's table; then pass on a Ctrl-C, or tell how many fits failed.
-
-    Raises
-    ------
-    OutputError
-        If no fit is finished, or the file that is there has more finished fits than the table: it is left as it is.
-    """
-    path, counts, interrupted = job.file("elbo"), result.counts, result.status == "interrupted"
-    found, before = n_finished(table), n_finished_in(path)
-    if found and found >= before:
-        write_table(path, table, float_format="%.8g")
-    elif counts["failed"] == len(result):
-        raise OutputError(f"All {counts['failed']} fits failed; {result.out} says why, in cells/*.json.")
-    elif not interrupted and not found:
-        raise OutputError(
-            f"{path}: not written, for {result.out} has none of the {len(result)} fits of this figure and preset. "
-            "Give the sweep's right folder (--cells or --from-cells)."
-        )
-    elif not interrupted:
-        raise OutputError(
-            f"{path}: not replaced, for it has {before} finished fits, and {result.out} has {found}. Give the sweep's "
-            "right folder (--cells or --from-cells), or move the file away."
-        )
-    else:
-        _tell(job, f"{path} is left as it was, with {before} finished fits; {found} are in {result.out}")
-    if interrupted:
-        _tell(job, f"{counts['missing']} fits are left; the same call goes on from here")
-        raise KeyboardInterrupt
-    if counts["failed"]:
-        print(
-            f"pyturingvi: {counts['failed']} of {len(result)} fits failed; {result.out} says why, in cells/*.json. "
-            "The same call tries them again.",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-def n_finished(table: pd.DataFrame) -> int:
-    """Finished fits in a table of fits, or in one of traces."""
-    if "status" in table:
-        return int(table.status.isin(FINISHED).sum())
-    return int(table.groupby(CURVE).n.max().sum())
-
-
-def n_finished_in(path: Path) -> int:
-    """The same of a file; 0 where there is none, or another one."""
-    import pandas as pd
-
-    try:
-        return n_finished(pd.read_csv(path))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return 0
-
-
-def in_order(problems: Iterable[str]) -> list[str]:
-    """Problems, each once, in the paper's order."""
-    order = {name: place for place, name in enumerate(list_problems().problem)}
-    return sorted(set(problems), key=lambda name: order.get(name.removesuffix(" (simulated)"), len(order)))

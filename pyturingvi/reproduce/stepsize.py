@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.reproduce import realistic
+from pyturingvi.reproduce import realistic, realistic_tables
 from pyturingvi.reproduce.bands import band, below_axis, draw_band, panels
-from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, comparisons, judge, sensitivity, values_at
+from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, judge, medians, sensitivity, values_at
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
-from pyturingvi.reproduce.realistic_rows import FIT, check_fits, expected
-from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.realistic_tables import elbo_table, expected
 from pyturingvi.support.files import write_picture, write_table
 from pyturingvi.sweeps.cell_file import FINISHED
 
@@ -21,60 +20,21 @@ if TYPE_CHECKING:
 WIDE = 300.0  # nats between the medians of a panel, from which on its axis is logarithmic
 
 
-def compute(job: Job) -> None:
-    """Run the sweep, and write one row a fit."""
-    result = realistic.run(job)
-    realistic.write(job, result, realistic.elbo_table(result))
-
-
-def collect(job: Job) -> None:
-    """Write the same of what the sweep's folder has by now."""
-    result = realistic.read(job)
-    realistic.write(job, result, realistic.elbo_table(result))
-
-
-def table() -> Table:
-    """What the table of fits must have; a diverged, failed or missing fit has no ELBO."""
-    values, errors = ([f"{name}{suffix}" for suffix in ("", f"_{realistic.EARLY}")] for name in ("elbo", "std_error"))
-    return Table(
-        key=FIT,
-        positive=("stepsize",),
-        natural=("n_iterations",),
-        counts=("seed", "n_updates"),
-        finite=values,
-        nonnegative=errors,
-        words={
-            "family": FAMILIES,
-            "engine": ("numpy", "julia"),
-            "status": ("completed", "diverged", "failed", "missing"),
-        },
-        empty=("n_updates", *values, *errors),
-        contradictions={
-            "a completed fit without an ELBO or its standard error": lambda frame: (
-                (frame.status == "completed") & frame[["elbo", "std_error"]].isna().any(axis=1)
-            ),
-            "a diverged fit with an ELBO at its end": lambda frame: (
-                (frame.status == "diverged") & frame[["elbo", "std_error"]].notna().any(axis=1)
-            ),
-            "an ELBO of a fit that is not there": lambda frame: (
-                ~frame.status.isin(FINISHED) & frame[[*values, *errors]].notna().any(axis=1)
-            ),
-            "a finished fit without its number of updates": lambda frame: (
-                frame.status.isin(FINISHED) & frame.n_updates.isna()
-            ),
-            "more updates than iterations": lambda frame: frame.n_updates > frame.n_iterations,
-        },
-    )
+def compute(job: Job, fit: bool = True) -> None:
+    """Run the sweep, or without `fit` take what its folder has by now, and write one row a fit."""
+    realistic_tables.compute(job, elbo_table, fit)
 
 
 def report(job: Job) -> str:
     """Draw the curves, judge the claims, and say both in words."""
-    elbo = job.read("elbo", table(), lambda frame: check_fits(frame, job))
-    compared = comparisons(elbo)
+    values = [f"{name}{suffix}" for name in ("elbo", "std_error") for suffix in ("", f"_{realistic.EARLY}")]
+    numbers = ["stepsize", "seed", "n_iterations", "n_updates", *values]
+    elbo = job.read("elbo", ["problem", "family", "engine", "status"], numbers)
+    compared = medians(elbo)
     claims = judge(elbo)
     write_table(job.file("claims"), claims)
     _draw(elbo, compared, job)
-    lines = [_settings_line(elbo, len(expected(job, elbo.problem).fits))]
+    lines = [_settings_line(elbo, sum(expected(job).values()))]
     for (problem, iteration), curves in compared.items():
         lines += ["", f"{problem}, ELBO after {iteration:,} updates (nats):", *_table(curves)]
     lines += ["", "Claims; each quantity is above zero where the claim holds, with its 95 % interval (nats):"]

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-from typing import TYPE_CHECKING
-
 from pyturingvi.reproduce.figure import Figure, Job
-from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.tables import published
 from pyturingvi.support.files import write_table
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 COLUMNS = ("N", "d_y", "d_z", "d", "mean_field_p", "structured_p", "full_rank_p")
-TABLE = Table(
-    key=("problem", "quantity"),
-    complete=True,
-    columns=("explanation",),
-    natural=("ours", "printed"),
-    finite=("difference",),
-    words={"quantity": COLUMNS},
-    empty=("printed", "difference", "explanation"),
-)
 # p of mean-field is 2d and of full-rank d + d(d+1)/2, so each printed count tells the d that it belongs to
 MISPRINTS = {
     ("rpoisson-large", "mean_field_p"): "2d with d = 19641, 16 (= d_z) too many; its own column d prints 19625",
@@ -30,21 +15,13 @@ MISPRINTS = {
 }
 
 
-def printed_table() -> pd.DataFrame:
-    """Table 1 as the paper prints it; NaN where it leaves full-rank out."""
-    import pandas as pd
-
-    with (files("pyturingvi.reproduce") / "published" / "table1.csv").open() as stream:
-        return pd.read_csv(stream)
-
-
 def compute(job: Job) -> None:
     """Write one row a problem and quantity: ours, printed, difference, and the explanation of a misprint."""
     import pandas as pd
 
     from pyturingvi.problems import list_problems
 
-    ours, printed = list_problems().set_index("problem"), printed_table().set_index("problem")
+    ours, printed = list_problems().set_index("problem"), published("table1.csv").set_index("problem")
     rows = []
     for problem in printed.index:
         for column in COLUMNS:
@@ -64,18 +41,18 @@ def compute(job: Job) -> None:
 
 def report(job: Job) -> str:
     """The table with ours and printed side by side where they differ."""
-    counts = job.read("counts", TABLE)
+    counts = job.read("counts", ["problem", "quantity", "explanation"], ["ours", "printed", "difference"])
     wide = counts.pivot(index="problem", columns="quantity", values="ours").loc[counts.problem.unique(), list(COLUMNS)]
     compared = counts.dropna(subset=["printed"])
-    different = compared[compared.difference != 0]
+    different = compared[compared.difference != 0].fillna({"explanation": "unexplained"})
     lines = [
         wide.to_string(),
         "",
         f"{len(compared) - len(different)} of {len(compared)} printed values are the same; those that are not:",
     ]
     for row in different.to_dict("records"):
-        why = row["explanation"] or "unexplained"
-        lines.append(f"  {row['problem']} {row['quantity']}: {row['ours']}, printed {int(row['printed'])}, {why}")
+        words = f"{row['ours']}, printed {int(row['printed'])}, {row['explanation']}"
+        lines.append(f"  {row['problem']} {row['quantity']}: {words}")
     lines.append("Left out by the paper, full-rank being too large for its memory:")
     for row in counts[counts.printed.isna()].to_dict("records"):
         lines.append(

@@ -11,18 +11,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import BrokenExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyturingvi import theory
-from pyturingvi.errors import EngineError, InputError
-from pyturingvi.families import FAMILIES, Structured
+from pyturingvi.errors import InputError
+from pyturingvi.families import FullRank, MeanField, Structured
 from pyturingvi.families.base_distributions import BaseSpec
 from pyturingvi.fitting import fit
 from pyturingvi.layout import Layout
@@ -30,18 +27,23 @@ from pyturingvi.models import IsotropicGaussian
 from pyturingvi.optimize.rules import ProximalSGD
 from pyturingvi.plots import pyplot
 from pyturingvi.problems import list_problems
-from pyturingvi.reproduce.figure import Figure, Job
-from pyturingvi.reproduce.synthetic import PUBLISHED_SAMPLES, published_scaling, stepsizes, updates_to_accuracy
-from pyturingvi.reproduce.tables import check_rows
-from pyturingvi.reproduce.theory_report import TABLES, tell
+from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
+from pyturingvi.reproduce.synthetic.problem import (
+    PUBLISHED_SAMPLES,
+    published_scaling,
+    stepsizes,
+    updates_to_accuracy,
+)
+from pyturingvi.reproduce.tasks import run_tasks
+from pyturingvi.reproduce.theory_report import read, report
 from pyturingvi.support.files import write_table
 from pyturingvi.support.interrupts import interrupts_raised
-from pyturingvi.sweeps.pools import default_workers, local_pool
 from pyturingvi.theory import QuadraticTarget
 
 if TYPE_CHECKING:
     import pandas as pd
 
+CLASSES = dict(zip(FAMILIES, (MeanField, Structured, FullRank), strict=True))
 BASES: dict[str, BaseSpec] = {"gaussian": "gaussian", "laplace": "laplace", "student_t(10)": ("student_t", 10)}
 VARIANCE_SAMPLES, EPSILON = 8, 1.0
 MOST_UPDATES = 3_000  # of a run that looks for the best stepsize
@@ -74,35 +76,6 @@ SIZES = {
 SCALE, BORDER = np.linspace(0.1, 2.0, 20), np.linspace(-2.0, 2.0, 41)
 
 
-def run_cells(function: Callable[..., Any], cells: Sequence[tuple[Any, ...]], job: Job, what: str) -> list[Any]:
-    """`function(*cell)` of every cell, in order; in processes of one thread each, the last cell started first.
-
-    Raises
-    ------
-    EngineError
-        If a process dies.
-    """
-    from tqdm.auto import tqdm
-
-    n_workers = min(job.n_workers or default_workers(), len(cells))
-    with tqdm(total=len(cells), desc=what, disable=not job.progress, mininterval=1) as bar:
-        if n_workers == 1:
-            return [(function(*cell), bar.update())[0] for cell in cells]
-        pool = local_pool(n_workers)
-        try:
-            futures = [pool.submit(function, *cell) for cell in reversed(cells)]
-            for _ in as_completed(futures):
-                bar.update()
-            return [future.result() for future in reversed(futures)]
-        except BrokenExecutor as error:
-            raise EngineError(
-                f"theory: a process died over its work on {what} ({error}). The parts that are whole are kept; call "
-                "again to go on."
-            ) from None
-        finally:
-            pool.shutdown(wait=True, kill_workers=True)
-
-
 # ---- variance of the gradient ------------------------------------------------------------------------------
 def coupled_target(n_local: int, n_global: int = 5, local_dim: int = 3, seed: int = 0) -> QuadraticTarget:
     """Terms `l_n(z, y_n)` with a dense Hessian of eigenvalues 0.5 to 10 in random directions, and random zbar_n."""
@@ -118,12 +91,12 @@ def coupled_target(n_local: int, n_global: int = 5, local_dim: int = 3, seed: in
     return QuadraticTarget(layout, terms, hessians, [rng.normal(size=size) for _ in terms])
 
 
-def variance_cell(n: int, name: str, family: str, base: str, pairs: int) -> list[dict[str, Any]]:
+def variance_rows(n: int, name: str, family: str, base: str, pairs: int) -> list[dict[str, Any]]:
     """Two rows, one at the start and one at the optimum: bound, exact variance and measurement."""
     isotropic = IsotropicGaussian(n)
     target = theory.isotropic_target(isotropic) if name == "isotropic" else coupled_target(n)
     model = isotropic if name == "isotropic" else target.model
-    chosen = FAMILIES[family](base=BASES[base])
+    chosen = CLASSES[family](base=BASES[base])
     start = chosen.bind(model.layout).initial_flat(np.zeros(model.dim), 1.0)
     rows = []
     for point, params in (("start", start), ("optimum", target.optimum(chosen))):
@@ -148,14 +121,16 @@ def variance(job: Job, size: Size) -> pd.DataFrame:
     """One row a target, n, family, base and point."""
     import pandas as pd
 
-    cells = [
+    tasks = [
         (n, target, family, base, size.pairs)
         for n in size.variance_n
         for target in ("isotropic", "coupled")
         for family in FAMILIES
         for base in BASES
     ]
-    return pd.DataFrame([row for rows in run_cells(variance_cell, cells, job, "variance") for row in rows])
+    # the longest, those of the largest n, first
+    found = run_tasks(variance_rows, tasks[::-1], job, "variance")[::-1]
+    return pd.DataFrame([row for rows in found for row in rows])
 
 
 # ---- updates that proximal SGD needs -----------------------------------------------------------------------
@@ -163,7 +138,7 @@ def promise(family: str, n: int) -> theory.Complexity:
     """The theorem's constants for the synthetic problem, from m = 0, C = I."""
     model = IsotropicGaussian(n)
     target = theory.isotropic_target(model)
-    start = FAMILIES[family]().bind(model.layout).initial_flat(np.zeros(model.dim), 1.0)
+    start = CLASSES[family]().bind(model.layout).initial_flat(np.zeros(model.dim), 1.0)
     return theory.fixed_stepsize_complexity(
         target.components,
         family,
@@ -210,7 +185,7 @@ def mean_updates(family: str, n: int, stepsize: float, seeds: int, limit: int) -
     return math.nan if None in runs else float(np.mean([r for r in runs if r is not None]))
 
 
-def complexity_cell(family: str, n: int, published: float | None, seeds: int, best_seeds: int) -> dict[str, Any]:
+def complexity_row(family: str, n: int, published: float | None, seeds: int, best_seeds: int) -> dict[str, Any]:
     """The promise, and what was needed: here, or T as published in figure 2."""
     constants = promise(family, n)
     row: dict[str, Any] = {"family": family, "n": n, "n_samples": PUBLISHED_SAMPLES, "epsilon": EPSILON}
@@ -238,12 +213,10 @@ def complexity(job: Job, size: Size) -> pd.DataFrame:
     """One row a family and n: run here for small n, the paper's figure 2 for n from 100 on."""
     import pandas as pd
 
-    cells: list[tuple[Any, ...]] = [
-        (row["family"], row["n"], row["iterations"], 0, 0) for row in published_scaling().to_dict("records")
-    ]
-    cells += [(f, n, None, size.seeds, size.best_seeds) for f, sizes in size.complexity_n.items() for n in sizes]
-    rows = run_cells(complexity_cell, cells, job, "complexity")
-    frame = pd.DataFrame(rows[::-1])  # a run first, whose columns come before those of the published
+    tasks: list[tuple[Any, ...]] = [(*row, 0, 0) for row in published_scaling().itertuples(index=False, name=None)]
+    tasks += [(f, n, None, size.seeds, size.best_seeds) for f, sizes in size.complexity_n.items() for n in sizes]
+    # a run first: it takes longest, and its columns come before those of the published
+    frame = pd.DataFrame(run_tasks(complexity_row, tasks[::-1], job, "complexity"))
     return frame.sort_values(["family", "n"], ignore_index=True)
 
 
@@ -294,28 +267,10 @@ PARTS = {"variance": variance, "complexity": complexity, "dimension": dimension,
 
 
 # ---- the files ---------------------------------------------------------------------------------------------
-def rows_of(part: str, size: Size) -> Iterable[tuple[Any, ...]]:
-    """What names the rows of a part's table, as the columns of its key."""
-    if part == "variance":
-        return itertools.product(("isotropic", "coupled"), size.variance_n, FAMILIES, BASES, ("start", "optimum"))
-    if part == "complexity":
-        published = published_scaling()[["family", "n"]].itertuples(index=False, name=None)
-        return [*published, *((family, n) for family, sizes in size.complexity_n.items() for n in sizes)]
-    if part == "dimension":
-        return itertools.product(list_problems().problem, FAMILIES)
-    return itertools.product(SCALE, BORDER)
-
-
-def read(job: Job, part: str) -> pd.DataFrame:
-    """A part's table; DataError unless it is whole, and that of the job's preset."""
-    table, wanted = TABLES[part], rows_of(part, SIZES[job.preset])
-    return job.read(part, table, lambda frame: check_rows(frame, table.key, wanted, job.preset))
-
-
 def compute(job: Job) -> None:
-    """Write the CSV file of every part that has none yet; DataError, before any work, for a damaged one."""
+    """Write the CSV file of every part that has none yet; DataError, before any work, for one that cannot be used."""
     if job.engine == "julia":
-        raise InputError("theory: its runs count updates on the embedded engine; take engine='auto' or 'numpy'.")
+        raise InputError("theory: its runs count updates on the NumPy engine; take engine='auto' or 'numpy'.")
     pyplot()  # without it there would be no pictures in the end
     missing = [part for part in PARTS if not job.file(part).exists()]
     for part in PARTS:
@@ -323,11 +278,6 @@ def compute(job: Job) -> None:
             read(job, part)
     for part in missing:
         write_table(job.file(part), PARTS[part](job, SIZES[job.preset]), float_format="%.8g")
-
-
-def report(job: Job) -> str:
-    """Draw the pictures, and say of each claim what was found."""
-    return tell({part: read(job, part) for part in TABLES}, job)
 
 
 FIGURE = Figure(

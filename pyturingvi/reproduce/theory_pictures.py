@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pyturingvi.plots import COLOURS, pyplot
+from pyturingvi.plots import pyplot
+from pyturingvi.reproduce.figure import COLOURS
 from pyturingvi.support.files import write_picture
 
 # mean-field lies under structured where the theory does not tell them apart: a wide pale line shows both

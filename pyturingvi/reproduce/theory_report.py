@@ -3,74 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.reproduce.figure import FAMILIES, Job
-from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.figure import Job
 from pyturingvi.reproduce.theory_pictures import draw_complexity, draw_counterexample, draw_variance
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-_RAN = ("updates_at_stepsize", "loose_by", "distance_after_promised", "best_updates")  # empty where the paper's are
-TABLES = {
-    "variance": Table(
-        key=("target", "n", "family", "base", "point"),
-        complete=True,
-        natural=("n",),
-        positive=("bound", "exact", "measured", "measured_se", "loose_by"),
-        finite=("standard_errors_off",),
-        flags=("holds",),
-        words={"target": ("isotropic", "coupled"), "point": ("start", "optimum")},
-    ),
-    "complexity": Table(
-        key=("family", "n"),
-        natural=("n", "d_star", "promised_updates"),
-        positive=(
-            *("epsilon", "sigma2", "expected_smoothness", "c_var", "c_bias", "stepsize", "promised_over_best"),
-            *("published_best_updates", *_RAN),
-        ),
-        flags=("holds",),
-        words={"family": FAMILIES},
-        empty=("published_best_updates", "holds", *_RAN),
-        contradictions={
-            # the updates needed at the theorem's stepsize are unknown where a run has not got there in those promised
-            "a run without what it found": lambda frame: (
-                frame.published_best_updates.isna()
-                & frame[["holds", "distance_after_promised", "best_updates"]].isna().any(axis=1)
-            ),
-            "a published number beside a run's": lambda frame: (
-                frame.published_best_updates.notna() & frame[["holds", *_RAN]].notna().any(axis=1)
-            ),
-        },
-    ),
-    "dimension": Table(
-        key=("problem", "family"),
-        complete=True,
-        natural=("d_star", "paper"),
-        words={"family": ("full-rank", "structured", "mean-field")},
-        empty=("paper",),
-    ),
-    "counterexample": Table(
-        key=("x", "y"),
-        complete=True,
-        positive=("x",),
-        finite=(
-            *("y", "energy_determinant", "determinants_apart", "energy_least_eigenvalue"),
-            *("negative_elbo_least_eigenvalue", "standardized_energy_least_eigenvalue"),
-        ),
-    ),
+# the columns of each part that are drawn and told: words, and numbers
+WORDS = {
+    "variance": ["target", "point", "family", "base", "holds"],
+    "complexity": ["family", "holds"],
+    "dimension": ["problem", "family"],
+    "counterexample": [],
+}
+NUMBERS = {
+    "variance": ["n", "n_samples", "bound", "exact", "measured", "measured_se", "standard_errors_off", "loose_by"],
+    "complexity": [
+        *("n", "n_samples", "epsilon", "d_star", "sigma2", "expected_smoothness", "c_var", "c_bias", "stepsize"),
+        *("promised_updates", "updates_at_stepsize", "loose_by", "distance_after_promised", "distance_se"),
+        *("best_updates", "promised_over_best", "published_best_updates"),
+    ],
+    "dimension": ["d_star", "paper"],
+    "counterexample": [
+        *("x", "y", "energy_determinant", "determinants_apart", "energy_least_eigenvalue"),
+        *("standardized_energy_least_eigenvalue", "negative_elbo_least_eigenvalue"),
+    ],
 }
 
 
-def tell(tables: Mapping[str, pd.DataFrame], job: Job) -> str:
+def read(job: Job, part: str) -> pd.DataFrame:
+    """A part's table."""
+    return job.read(part, WORDS[part], NUMBERS[part])
+
+
+def report(job: Job) -> str:
     """Draw the pictures, and say of each claim what was found."""
-    variance, complexity, points = (tables[part] for part in ("variance", "complexity", "counterexample"))
-    dimensions = tables["dimension"]
+    variance, complexity, dimensions, points = (read(job, part) for part in WORDS)
     draw_variance(variance, job.file("variance", ".png"))
     draw_complexity(complexity, job.file("complexity", ".png"))
     draw_counterexample(points, job.file("counterexample", ".png"))
@@ -92,7 +64,7 @@ def report_variance(frame: pd.DataFrame) -> list[str]:
     table = ends.pivot_table(index=["target", "point", "family"], columns="n", values="loose_by")
     table["power of n"] = np.log(table[most] / table[least]) / math.log(most / least)
     return [
-        f"Gradient variance (section 3.2): the bound holds in {int(frame.holds.sum())} of {len(frame)} cells, "
+        f"Gradient variance (section 3.2): the bound holds in {int(frame.holds.sum())} of {len(frame)} cases, "
         f"and is {loose.min():.0f} to {loose.max():,.0f} times the exact variance.",
         "  The exact variance against a measured one: "
         f"rms {np.sqrt((off**2).mean()):.2f}, largest {off.abs().max():.2f} standard errors apart.",
@@ -120,7 +92,7 @@ def report_complexity(frame: pd.DataFrame) -> list[str]:
     }
     shown = ran[list(names)].rename(columns=names)
     lines = [
-        f"Complexity (section 3.2): the promise is kept in {int(kept.sum())} of {len(ran)} cells (mean squared "
+        f"Complexity (section 3.2): the promise is kept in {int(kept.sum())} of {len(ran)} cases (mean squared "
         f"distance after the promised T, plus two standard errors, at most {frame.epsilon[0]:g}).",
         f"  At the theorem's stepsize the promised T is {loose.min():.2f} to {loose.max():.2f} times the observed T.",
         f"  At the best stepsize it is {best.min():.0f} to {best.max():,.0f} times the observed T here, and "
@@ -150,10 +122,10 @@ def report_misprints(frame: pd.DataFrame) -> list[str]:
         "  1. The stepsize is min{eps mu/(4 sigma^2), 1/(2 calL), 1/mu}, printed with 2 calL/mu and mu as the last.",
         f"     On the synthetic problem those are {over.min():,.0f} to {over.max():.1e} times too large; at "
         f"eps = {eps[0]:g} the first term decides,",
-        f"     so that the stepsize differs in {int((~same).sum())} of {len(frame)} cells.",
+        f"     so that the stepsize differs in {int((~same).sum())} of {len(frame)} cases.",
         "  2. C_bias = 2 calL/mu ends in + 2 kappa, printed + kappa. On the synthetic problem kappa = 1: C_bias, "
         f"{frame.c_bias.min():,.0f} to {frame.c_bias.max():,.0f},",
-        f"     is printed one less. T follows C_var/eps, the larger one in {int(follows.sum())} of {len(frame)} cells.",
+        f"     is printed one less. T follows C_var/eps, the larger one in {int(follows.sum())} of {len(frame)} cases.",
     ]
 
 
@@ -167,7 +139,7 @@ def report_dimension(frame: pd.DataFrame) -> list[str]:
         "Effective dimension d* (sections 3.2 and 3.3):",
         _indented(table.to_string()),
         "  The paper's d (full-rank) and d_z + d_y (structured) are "
-        f"met in {len(compared) - len(different)} of {len(compared)} cells; not in:",
+        f"met in {len(compared) - len(different)} of {len(compared)} cases; not in:",
         *(
             f"    {row['problem']} {row['family']}: {row['d_star']}, not {int(row['paper'])}: l_t also uses y_(t-1), "
             "hence d_z + 2 d_y"

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.reproduce import realistic
+from pyturingvi.reproduce import realistic, realistic_tables
 from pyturingvi.reproduce.bands import BAND, draw_band, panels
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
-from pyturingvi.reproduce.realistic_rows import check_curves, told
-from pyturingvi.reproduce.tables import Table
+from pyturingvi.reproduce.realistic_tables import in_order, told, trace_table
 from pyturingvi.support.files import write_picture
 
 if TYPE_CHECKING:
@@ -19,44 +18,27 @@ if TYPE_CHECKING:
 
 SHOWN = 0.01  # of the climb, the last of it, is drawn
 NEAR = 0.01  # of the climb: a curve that is so close to its last value has arrived
-TABLE = Table(
-    key=("problem", "family", "stepsize", "engine", "dtype", "n_iterations", "iteration"),
-    positive=("stepsize",),
-    natural=("n_iterations", "iteration", "n"),
-    counts=("diverged",),
-    numbers=("median", "q10", "q90"),  # minus infinity where replications have diverged
-    words={"family": FAMILIES, "engine": ("numpy", "julia"), "dtype": ("float64", "float32")},
-    contradictions={
-        "more diverged replications than there are": lambda frame: frame.diverged > frame.n,
-        "a 10 % quantile above the median": lambda frame: frame.q10 > frame["median"],
-        "a 90 % quantile below the median": lambda frame: frame.q90 < frame["median"],
-        "an iteration beyond the last": lambda frame: frame.iteration > frame.n_iterations,
-    },
-)
+NUMBERS = ["stepsize", "n_iterations", "iteration", "median", "q10", "q90", "n", "diverged"]
 
 
-def compute(job: Job) -> None:
-    """Run the sweep's part at the published stepsizes, and write median and band at some iterations of each curve."""
-    result = realistic.run(job)
-    realistic.write(job, result, realistic.trace_table(result))
+def compute(job: Job, fit: bool = True) -> None:
+    """Run the sweep's part at the published stepsizes, and write median and band at some iterations of each curve.
 
-
-def collect(job: Job) -> None:
-    """Write the same of what the sweep's folder has by now."""
-    result = realistic.read(job)
-    realistic.write(job, result, realistic.trace_table(result))
+    Without `fit` they are of what the sweep's folder has by now.
+    """
+    realistic_tables.compute(job, trace_table, fit)
 
 
 def report(job: Job) -> str:
     """Draw the curves, and say where each ends and when it had all but arrived."""
-    trace = job.read("elbo", TABLE, lambda frame: check_curves(frame, job))
+    trace = job.read("elbo", ["problem", "family", "engine", "dtype"], NUMBERS)
     _draw(trace, job)
     lines = [
         told(job, trace),
         "Median ELBO over the replications (nats); 'arrived' is the first iteration drawn from which on the median "
         f"stays within {NEAR:.0%} of its climb from its last value, or within a nat",
     ]
-    for problem in realistic.in_order(trace.problem):
+    for problem in in_order(trace.problem):
         lines += ["", f"{problem}:", "  stepsize  family       after the first  after the last    80 % band    arrived"]
         here = trace[trace.problem == problem]
         for step in sorted(here.stepsize.unique()):
@@ -84,7 +66,7 @@ def _words(curve: pd.DataFrame) -> str:
 def _draw(trace: pd.DataFrame, job: Job) -> None:
     """A row a problem, a column a stepsize; another row to where the shortest family's run ends."""
     rows: list[tuple[str, pd.DataFrame]] = []
-    for problem in realistic.in_order(trace.problem):
+    for problem in in_order(trace.problem):
         here = trace[trace.problem == problem]
         ends = sorted(here.n_iterations.unique())
         rows.append((problem, here[here.n_iterations == ends[-1]]))

@@ -1,37 +1,8 @@
-"""Figures 1 and 2 (paper, section 4.1): updates that proximal SGD needs on an isotropic Gaussian.
+"""Figures 1 and 2 (paper, section 4.1): updates that proximal SGD needs on an isotropic Gaussian."""
 
-The published curves are those of M = 10 Monte Carlo samples, although the text says 8, and their T is the number of
-updates made minus one.
-"""
-
-from pyturingvi.reproduce.figure import FAMILIES, Figure
-from pyturingvi.reproduce.synthetic.comparison import report
-from pyturingvi.reproduce.synthetic.problem import (
-    MAX_UPDATES,
-    NOT_REACHED,
-    PUBLISHED_SAMPLES,
-    Reached,
-    finite_points,
-    published_curves,
-    published_scaling,
-    stepsizes,
-    updates_to_accuracy,
-)
+from pyturingvi.reproduce.figure import Figure
+from pyturingvi.reproduce.synthetic.against_published import report
 from pyturingvi.reproduce.synthetic.runs import compute
-
-__all__ = [
-    "FAMILIES",
-    "FIGURE",
-    "MAX_UPDATES",
-    "NOT_REACHED",
-    "PUBLISHED_SAMPLES",
-    "Reached",
-    "finite_points",
-    "published_curves",
-    "published_scaling",
-    "stepsizes",
-    "updates_to_accuracy",
-]
 
 FIGURE = Figure(
     source="Figures 1 and 2: updates to accuracy over the stepsize, and their growth with n, on an isotropic Gaussian",

@@ -12,11 +12,11 @@ from pyturingvi.reproduce.figure import FAMILIES
 from pyturingvi.reproduce.synthetic.problem import (
     CURVE_SIZES,
     MAX_UPDATES,
-    NOT_REACHED,
     PUBLISHED_SAMPLES,
     SCALING_SIZES,
-    published_curves,
-    published_scaling,
+    best_t,
+    curve_ends,
+    published_t,
     stepsizes,
 )
 
@@ -87,36 +87,7 @@ Key = tuple[str, int, int, int, int]
 Found = Mapping[Key, float]  # T of the runs already made, NaN where a capped run did not get there
 
 
-# ---- the published values, by the number of the stepsize ----------------------------------------------------
-@functools.lru_cache(maxsize=1)
-def _published() -> dict[tuple[str, int, int], float]:
-    rows = published_curves().to_dict("records")
-    return {(str(r["family"]), int(r["n"]), int(r["step"])): float(r["iterations"]) for r in rows}
-
-
-@functools.lru_cache(maxsize=1)
-def _best() -> dict[tuple[str, int], float]:
-    rows = published_scaling().to_dict("records")
-    return {(str(r["family"]), int(r["n"])): float(r["iterations"]) for r in rows}
-
-
-def published_t(family: str, n: int, step: int) -> float:
-    """T of figure 1; 59,999 where the accuracy is not reached."""
-    return _published()[family, n, step]
-
-
-def best_t(family: str, n: int) -> float:
-    """T of figure 2."""
-    return _best()[family, n]
-
-
-@functools.cache
-def curve_ends(family: str, n: int) -> tuple[int, int]:
-    """Numbers of the first and the last stepsize at which a curve of figure 1 reaches the accuracy."""
-    reached = [step for step in range(50) if published_t(family, n, step) < NOT_REACHED]
-    return reached[0], reached[-1]
-
-
+# ---- the best stepsize --------------------------------------------------------------------------------------
 @functools.cache
 def best_step(family: str, n: int) -> int:
     """Number of the stepsize that is best in figure 1, or of the one expected to be nearly best elsewhere."""
@@ -213,6 +184,6 @@ PLANS: Mapping[str, Callable[[Found], list[Run]]] = {"quick": _quick, "paper": _
 def plan(preset: str, found: Found, engine: str) -> list[Run]:
     """All runs of a preset: the most urgent first, every point once before any twice, the longest first.
 
-    Some depend on what is `found` already: the plan grows as runs come in.
+    Some depend on what is `found` already: the plan grows once the first runs are there.
     """
     return sorted(PLANS[preset](found), key=lambda run: (run.urgency, run.repeat, -run.seconds(engine)))

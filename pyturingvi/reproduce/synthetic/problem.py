@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.optimize.loop import StopWithin
 from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.optimize.rules import ProximalSGD
+from pyturingvi.reproduce.tables import published
 from pyturingvi.support.interrupts import interrupts_raised
 
 if TYPE_CHECKING:
@@ -32,30 +32,24 @@ CURVE_SIZES = (100, 200, 300)  # n of figure 1
 SCALING_SIZES = tuple(range(100, 501, 50))  # n of figure 2
 
 
+# ---- published ----------------------------------------------------------------------------------------------
 def stepsizes() -> np.ndarray:
     """The 50 stepsizes of figure 1, `10^linspace(-6, -1, 50)`."""
     return 10.0 ** np.linspace(-6, -1, 50)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def published_curves() -> pd.DataFrame:
     """Figure 1 as published: columns family, n, stepsize and its number `step`, iterations (59,999 = not reached)."""
-    curves = _published("synthetic_iterations_vs_stepsize.csv")
+    curves = published("synthetic_iterations_vs_stepsize.csv")
     curves["step"] = np.rint((np.log10(curves["stepsize"]) + 6) * 49 / 5).astype(int)
     return curves
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def published_scaling() -> pd.DataFrame:
     """Figure 2 as published: columns family, n, iterations."""
-    return _published("synthetic_scaling.csv")
-
-
-def _published(name: str) -> pd.DataFrame:
-    import pandas as pd
-
-    with (files("pyturingvi.reproduce") / "published" / name).open() as stream:
-        return pd.read_csv(stream)
+    return published("synthetic_scaling.csv")
 
 
 def finite_points(family: str, n: int) -> pd.DataFrame:
@@ -68,6 +62,34 @@ def finite_points(family: str, n: int) -> pd.DataFrame:
     return chosen.sort_values("stepsize").reset_index(drop=True)
 
 
+@functools.cache
+def curve_ends(family: str, n: int) -> tuple[int, int]:
+    """Numbers of the first and the last stepsize at which a curve of figure 1 reaches the accuracy."""
+    steps = finite_points(family, n).step
+    return int(steps.min()), int(steps.max())
+
+
+def published_t(family: str, n: int, step: int) -> float:
+    """T of figure 1; 59,999 where the accuracy is not reached."""
+    return _curve_values()[family, n, step]
+
+
+def best_t(family: str, n: int) -> float:
+    """T of figure 2."""
+    return _scaling_values()[family, n]
+
+
+@functools.cache
+def _curve_values() -> dict[tuple[str, int, int], float]:
+    return published_curves().set_index(["family", "n", "step"]).iterations.to_dict()  # type: ignore[return-value]
+
+
+@functools.cache
+def _scaling_values() -> dict[tuple[str, int], float]:
+    return published_scaling().set_index(["family", "n"]).iterations.to_dict()  # type: ignore[return-value]
+
+
+# ---- one run ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Reached:
     """One run: updates made until `||lambda - lambda*||^2 <= epsilon`, or None, and whether it diverged."""

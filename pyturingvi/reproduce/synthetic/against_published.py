@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyturingvi.plots import COLOURS, pyplot
 from pyturingvi.reproduce.figure import FAMILIES, Job
-from pyturingvi.reproduce.synthetic.plan import (
-    REPEATS,
-    STATED_SAMPLES,
-    best_t,
-    contenders,
-    curve_ends,
-    plan,
-    published_t,
-)
+from pyturingvi.reproduce.synthetic.pictures import draw_curves, draw_scaling
+from pyturingvi.reproduce.synthetic.plan import REPEATS, STATED_SAMPLES, contenders
 from pyturingvi.reproduce.synthetic.problem import (
     CURVE_SIZES,
     MAX_UPDATES,
     NOT_REACHED,
     PUBLISHED_SAMPLES,
     SCALING_SIZES,
+    curve_ends,
     finite_points,
     published_scaling,
+    published_t,
 )
-from pyturingvi.reproduce.synthetic.runs import found_in, read_runs
-from pyturingvi.support.files import write_picture, write_table, write_text
+from pyturingvi.reproduce.synthetic.runs import read_runs, unmade
+from pyturingvi.support.files import write_table, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +31,9 @@ CLOSE, NEAR = 0.05, 0.10
 ASKED_SHARE = 0.95  # of the published points, within `CLOSE`
 EXPONENTS = {"mean-field": 1, "structured": 1, "full-rank": 2}  # of T in n, as the paper claims
 CONFIDENCE = 0.95
+_POINT_COLUMNS = ["family", "n", "stepsize", "step", "n_samples", "runs", "max_updates", "published", "ours", "sd"]
+_POINT_COLUMNS += ["ratio", "last_before_divergence", "reached", "diverged"]
 _SCALING_COLUMNS = ["family", "n", "best_stepsize", "best_step", "runs", "published", "ours", "sd", "ratio"]
-_MARKERS = {"mean-field": 8, "structured": 5.5, "full-rank": 3.5}  # sizes: the curves lie on each other
 
 
 # ---- tables -------------------------------------------------------------------------------------------------
@@ -49,36 +43,20 @@ def points(runs: pd.DataFrame) -> pd.DataFrame:
     `ours` is the mean T over the runs, in which one that never arrives counts 59,999 as in the published means; NaN
     where such a run was given fewer updates. `published` is the value of figure 1, and at another n NaN.
     """
-    import pandas as pd
-
-    rows = []
-    for _, group in runs.groupby(["family", "n", "n_samples", "step"]):
-        first = group.iloc[0]
-        family, n, n_samples, step = str(first.family), int(first.n), int(first.n_samples), int(first.step)
-        published, last = math.nan, False
-        if n in CURVE_SIZES:
-            published, last = published_t(family, n, step), step == curve_ends(family, n)[1]
-        ours = float(group["T"].mean(skipna=False))
-        reached = int((group["ended"] == "reached").sum())
-        rows.append(
-            {
-                "family": family,
-                "n": n,
-                "stepsize": float(first.stepsize),
-                "step": step,
-                "n_samples": n_samples,
-                "runs": len(group),
-                "max_updates": int(group["max_updates"].max()),
-                "published": published,
-                "ours": ours,
-                "sd": float(group["T"].std(ddof=1)) if len(group) > 1 else math.nan,
-                "ratio": ours / published if published < NOT_REACHED else math.nan,
-                "last_before_divergence": last,
-                "reached": reached,
-                "diverged": int((group["ended"] == "diverged").sum()),
-            }
-        )
-    return pd.DataFrame(rows)
+    found = runs.groupby(["family", "n", "n_samples", "step"], as_index=False).agg(
+        stepsize=("stepsize", "first"),
+        runs=("T", "size"),
+        max_updates=("max_updates", "max"),
+        ours=("T", lambda t: t.mean(skipna=False)),
+        sd=("T", lambda t: t.std()),
+        reached=("ended", lambda ended: (ended == "reached").sum()),
+        diverged=("ended", lambda ended: (ended == "diverged").sum()),
+    )
+    places = list(zip(found.family, found.n, found.step, strict=True))
+    found["published"] = [published_t(*place) if place[1] in CURVE_SIZES else math.nan for place in places]
+    found["ratio"] = (found.ours / found.published).where(found.published < NOT_REACHED)
+    found["last_before_divergence"] = [n in CURVE_SIZES and s == curve_ends(f, n)[1] for f, n, s in places]
+    return found[_POINT_COLUMNS]
 
 
 def scaling(found: pd.DataFrame) -> pd.DataFrame:
@@ -90,33 +68,19 @@ def scaling(found: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for row in published_scaling().to_dict("records"):
-        family, n = str(row["family"]), int(row["n"])
+    for family, n, published in published_scaling().itertuples(index=False, name=None):
         here = found[(found.family == family) & (found.n == n) & (found.n_samples == PUBLISHED_SAMPLES)]
         if not set(contenders(family, n)) <= set(here.step):
             continue
         here = here[(here.runs == here.runs.max()) & (here.reached == here.runs)]
-        if here.empty:
-            continue
-        best = here.loc[here.ours.idxmin()]
-        rows.append(
-            {
-                "family": family,
-                "n": n,
-                "best_stepsize": best.stepsize,
-                "best_step": int(best.step),
-                "runs": int(best.runs),
-                "published": float(row["iterations"]),
-                "ours": float(best.ours),
-                "sd": float(best.sd),
-                "ratio": float(best.ours) / float(row["iterations"]),
-            }
-        )
+        if len(here):
+            best = here.loc[here.ours.idxmin()]
+            rows.append([family, n, best.stepsize, best.step, best.runs, published, best.ours, best.sd])
+            rows[-1].append(best.ours / published)
     return pd.DataFrame(rows, columns=_SCALING_COLUMNS)
 
 
-@dataclass(frozen=True)
-class Growth:
+class Growth(NamedTuple):
     """Least squares of log T on log n: T = `factor` n^`exponent`, with a confidence interval of the exponent."""
 
     exponent: float
@@ -140,23 +104,22 @@ def exponents(figure2: pd.DataFrame) -> pd.DataFrame:
     """The growth of ours and of the published T, one row a family, over the n that were run."""
     import pandas as pd
 
-    rows: list[dict[str, Any]] = []
+    rows = []
     for family in FAMILIES:
         here = figure2[figure2.family == family]
         if len(here) < 2:
             continue
         row: dict[str, Any] = {"family": family, "claimed": EXPONENTS[family], "sizes": len(here)}
         for name in ("ours", "published"):
-            fitted = growth(here["n"].to_numpy(float), here[name].to_numpy(float))
-            row |= {name: fitted.exponent, f"{name}_low": fitted.low, f"{name}_high": fitted.high}
-            row[f"{name}_factor"] = fitted.factor
+            names = (name, f"{name}_low", f"{name}_high", f"{name}_factor")
+            row |= zip(names, growth(here["n"].to_numpy(float), here[name].to_numpy(float)), strict=True)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-# ---- the comparison in words --------------------------------------------------------------------------------
+# ---- in words -----------------------------------------------------------------------------------------------
 def report(job: Job) -> str:
-    """Write the tables and pictures beside the file of runs; the comparison as text."""
+    """Write the tables and pictures beside the file of runs; what they say as text."""
     runs = read_runs(job)
     found = points(runs)
     figure2 = scaling(found)
@@ -165,9 +128,8 @@ def report(job: Job) -> str:
         write_table(job.file(part), table)
     draw_curves(found, job)
     draw_scaling(figure2, fitted, job)
-    known = found_in(runs)
-    unmade = [run for run in plan(job.preset, known, "julia") if run.key not in known]
-    lines = [f"Runs: {len(runs)}" + (f"; {len(unmade)} of the preset are not made yet" if unmade else "")]
+    missing = unmade(runs, job.preset, "julia")
+    lines = [f"Runs: {len(runs)}" + (f"; {len(missing)} of the preset are not made yet" if missing else "")]
     lines += [*_agreement(found, figure2), "", *_neighbors(found), *_stated(found), "", *_growth_lines(fitted)]
     text = "\n".join(lines)
     write_text(job.file("report", ".txt"), f"{text}\n")
@@ -269,47 +231,3 @@ def _growth_lines(fitted: pd.DataFrame) -> list[str]:
             f"{row['sizes']} n; the paper claims {row['claimed']}"
         )
     return lines
-
-
-# ---- pictures -----------------------------------------------------------------------------------------------
-def draw_curves(found: pd.DataFrame, job: Job) -> None:
-    """Figure 1: published curves as lines, ours as circles, M = 8 as crosses."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, len(CURVE_SIZES), figsize=(13, 4.2), layout="constrained", sharey=True)
-    for ax, n in zip(axes, CURVE_SIZES, strict=True):
-        for family in FAMILIES:
-            published, colour = finite_points(family, n), COLOURS[family]
-            ax.plot(published.stepsize, published.iterations + 1, color=colour, lw=1, label=f"{family}, published")
-            here = found[(found.family == family) & (found.n == n)]
-            for n_samples, marker in ((PUBLISHED_SAMPLES, "o"), (STATED_SAMPLES, "x")):
-                ours = here[here.n_samples == n_samples]
-                label = f"{family}, ours, M = {n_samples}" if len(ours) else None
-                style = {"color": colour, "mfc": "none", "ms": _MARKERS[family], "alpha": 0.8, "label": label}
-                ax.plot(ours.stepsize, ours.ours + 1, marker, **style)
-        ax.axhline(MAX_UPDATES, color="0.6", lw=0.8, ls=":")
-        ax.set(xscale="log", yscale="log", xlabel="stepsize", title=f"n = {n}", xlim=(5e-6, 6e-2))
-    axes[0].set_ylabel("updates to accuracy (dotted: not reached)")
-    axes[0].legend(fontsize=6, loc="lower left")
-    write_picture(figure, job.file("curves", ".png"), dpi=150)
-
-
-def draw_scaling(figure2: pd.DataFrame, fitted: pd.DataFrame, job: Job) -> None:
-    """Figure 2: published points as lines, ours as circles, and the fitted powers."""
-    plt = pyplot()
-    figure, ax = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
-    for family in FAMILIES:
-        colour = COLOURS[family]
-        published = [best_t(family, n) + 1 for n in SCALING_SIZES]
-        ax.plot(SCALING_SIZES, published, color=colour, lw=1, marker=".", label=f"{family}, published")
-        ours = figure2[figure2.family == family] if len(figure2) else figure2
-        if len(ours):
-            ax.plot(ours.n, ours.ours + 1, "o", color=colour, mfc="none", ms=7, label=f"{family}, ours")
-        for row in fitted[fitted.family == family].to_dict("records") if len(fitted) else []:
-            power = row["ours_factor"] * np.array(SCALING_SIZES, dtype=float) ** row["ours"]
-            label = f"n^{row['ours']:.2f}  [{row['ours_low']:.2f}, {row['ours_high']:.2f}]"
-            ax.plot(SCALING_SIZES, power, color=colour, lw=0.8, ls="--", label=label)
-    ax.set(xscale="log", yscale="log", xlabel="n", ylabel="updates to accuracy at the best stepsize")
-    ax.set_xticks(SCALING_SIZES, [str(n) for n in SCALING_SIZES], fontsize=8)
-    ax.minorticks_off()
-    ax.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    write_picture(figure, job.file("scaling", ".png"), dpi=150)
