@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import shutil
 import sys
@@ -96,17 +97,17 @@ def test_a_script_says_in_one_line_which_table_is_missing_or_empty(name, change,
     assert err.startswith("Error: ")
     assert err.count("\n") == 1
     assert f"{stem}" in err
-    assert ("not found" in err) or ("is empty" in err)
+    assert ("not found" in err) or ("cannot be read as a CSV file" in err)
     assert contents(script.results) == before
 
 
 @pytest.mark.parametrize("name", ["nuts_bias", "nuts_referee", "turing_models"])
 def test_a_damaged_table_against_nuts_is_refused(name, script):
     path = script.results / f"{name}.csv"
-    path.write_bytes(path.read_bytes()[:-5])
+    path.write_text(path.read_text().replace("1.", "one.", 1))
     code, _, err = script(f"{name}.py", "--from-csv")
     assert (code, err.count("\n")) == (2, 1)
-    assert f"{name}.csv: ends in the middle of a line" in err
+    assert re.search(rf"{name}\.csv: has \S*one\.\S* as \w+ in line 2, where a number is expected", err)
     path.write_bytes((EXPERIMENTS / "results" / path.name).read_bytes())
     path.with_suffix(".json").write_text("{")
     code, _, err = script(f"{name}.py", "--from-csv")
@@ -114,48 +115,13 @@ def test_a_damaged_table_against_nuts_is_refused(name, script):
     assert f"{name}.json: cannot be read" in err
 
 
-# ---- the comparison of engines ------------------------------------------------------------------------------
+# ---- the report on both engines ------------------------------------------------------------------------------
 def test_a_comparison_drawn_again_leaves_its_csv_alone(script):
     before = contents(script.results)
     assert script("compare_engines.py", "gaussian", "--from-csv")[0] == 0
     after = contents(script.results)
     assert after.pop("compare_gaussian.png").startswith(b"\x89PNG")
     assert after == before
-
-
-@pytest.mark.parametrize("kept", [0, 1, 2, 12, 20, 26, 27, 29, 30, 31])
-def test_a_comparison_cut_off_at_a_line_end_is_refused(kept, script):
-    path = script.results / "compare_gaussian.csv"
-    lines = path.read_bytes().splitlines(keepends=True)
-    assert len(lines) == 33
-    path.write_bytes(b"".join(lines[: kept + 1]))
-    before = contents(script.results)
-    code, _, err = script("compare_engines.py", "gaussian", "--from-csv")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "compare_gaussian.csv: has" in err
-    assert "Move it away and compute it: python experiments/compare_engines.py gaussian" in err
-    assert contents(script.results) == before
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda text: text[:-12], "ends in the middle of a line"),
-        (lambda text: text.replace("\npoints,", "\npoint,", 1), "has point as part in line 2"),
-        (lambda text: text.replace("tolerance", "tol", 1), "lacks the column(s) tolerance"),
-        (lambda text: text.replace("-8028.537089256923,", ",", 1), "lacks a figure in line 2"),
-        (lambda text: text + text.splitlines(keepends=True)[-1], "has a row twice"),
-        (lambda text: text.replace("live Julia 1", "live Julia 2", 1), "more than one source"),
-    ],
-)
-def test_a_damaged_comparison_is_refused_before_anything_is_written(change, words, script):
-    path = script.results / "compare_gaussian.csv"
-    path.write_text(change(path.read_text()))
-    before = contents(script.results)
-    code, _, err = script("compare_engines.py", "gaussian", "--from-csv")
-    assert (code, err.count("\n")) == (2, 1)
-    assert words in err
-    assert contents(script.results) == before
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_text("")])

@@ -14,8 +14,9 @@ def test_redraw_remakes_every_picture_of_the_results(tmp_path):
     shutil.copytree(EXPERIMENTS, copy, ignore=shutil.ignore_patterns("cells", "__pycache__"))
     pictures = sorted((copy / "results").rglob("*.png"))
     assert len(pictures) >= 6
-    for picture in pictures:
-        picture.unlink()
+    texts = {path: path.read_bytes() for name in ("*_report.txt", "*_claims.csv") for path in copy.rglob(name)}
+    for path in [*pictures, *texts]:
+        path.unlink()
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
     done = subprocess.run(
         [sys.executable, copy / "redraw.py"], capture_output=True, text=True, timeout=600, env=environment, check=False
@@ -23,6 +24,7 @@ def test_redraw_remakes_every_picture_of_the_results(tmp_path):
     assert done.returncode == 0, done.stderr
     assert [picture for picture in pictures if not picture.is_file()] == []
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
+    assert {path: path.read_bytes() for path in texts} == texts
 
 
 def test_redraw_says_which_script_failed(tmp_path):
