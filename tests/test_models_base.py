@@ -1,4 +1,4 @@
-"""What every model says of itself: its engines, its log terms, its optimum; and a user's own model."""
+"""What every bundled model keeps, what it says of itself (engines, log terms, optimum); and a user's own model."""
 
 from __future__ import annotations
 
@@ -7,31 +7,119 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_checks import (
+    assert_batches_are_independent,
+    assert_float32_agrees,
+    assert_gradient_is_the_slope,
+    assert_round_trip,
+    assert_survives_pickle_and_state,
+    draw_points,
+    unit_directions,
+)
 
 import pyturingvi as tv
 from pyturingvi.data import simulate_irt, simulate_rpoisson, simulate_volatility
 from pyturingvi.errors import EngineError, InputError
-from pyturingvi.models import Model
+from pyturingvi.models import IsotropicGaussian, ItemResponse, Model, RobustPoisson, StochasticVolatility
+
+X, Y = simulate_rpoisson(30, 3, seed=4)
+SMALL: dict[str, Model] = {
+    "gaussian": IsotropicGaussian(6, n_global=2, local_dim=3, mean=1.5, variance=0.3),
+    "no locals": IsotropicGaussian(0, n_global=2),
+    "no globals": IsotropicGaussian(4, n_global=0),
+    "rpoisson": RobustPoisson(X, Y),
+    "with offset": RobustPoisson(X, Y, np.linspace(-1, 1, 30)),
+    "irt": ItemResponse(simulate_irt(30, 5, seed=1)),
+    "missing": ItemResponse(simulate_irt(30, 5, seed=1, missing=0.3)),
+    "panels": ItemResponse(simulate_irt(120, 3, seed=2)),
+    **{
+        f"volatility {size}": StochasticVolatility(simulate_volatility(n, size, seed=size))
+        for n, size in ((2, 1), (5, 1), (4, 2), (3, 3), (5, 6))
+    },
+}
+REAL: dict[str, tuple[Model, float, float]] = {  # of the paper's small problems' size, with the accuracies of float32
+    "rpoisson": (RobustPoisson(*simulate_rpoisson(1961, 12, seed=1)), 2e-5, 2e-5),
+    "with offset": (RobustPoisson(*simulate_rpoisson(1961, 12, seed=1), np.linspace(-1, 1, 1961)), 2e-5, 2e-5),
+    "volatility": (StochasticVolatility(simulate_volatility(262, 6)), 5e-5, 5e-5),
+    "irt": (ItemResponse(simulate_irt(3348, 95)), 1e-6, 1e-5),
+    "missing": (ItemResponse(simulate_irt(3348, 95, missing=0.2)), 1e-6, 1e-5),
+}
+
+
+# ---- what every model keeps -------------------------------------------------------------------------------
+@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize("spread", [0.5, 1.5])
+def test_the_gradient_is_the_slope_in_every_coordinate(case: str, spread: float) -> None:
+    model = SMALL[case]
+    assert_gradient_is_the_slope(model, draw_points(model, 3, spread=spread), np.eye(model.dim))
+
+
+@pytest.mark.parametrize("case", REAL)
+def test_the_gradient_is_the_slope_at_the_real_size(case: str) -> None:
+    model = REAL[case][0]
+    d_z = model.layout.n_global
+    directions = unit_directions(model, 12, 2)
+    directions[4:8, d_z:] = directions[8:, :d_z] = 0.0  # globals alone, and locals alone
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    assert_gradient_is_the_slope(model, draw_points(model, 2), directions)
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_round_trips_copies_and_batches(case: str) -> None:
+    model = SMALL[case]
+    points = draw_points(model, 4)
+    assert_round_trip(model, points)
+    assert_survives_pickle_and_state(model, points)
+    assert_batches_are_independent(model, points)
+
+
+@pytest.mark.parametrize("case", REAL)
+def test_float32_at_the_real_size(case: str) -> None:
+    model, of_density, of_gradient = REAL[case]
+    assert_float32_agrees(model, draw_points(model, 3), of_density, of_gradient)
+
+
+@pytest.mark.parametrize("case", [case for case in REAL if case != "missing"])  # a thousand points, cell by cell
+def test_a_batch_cut_in_pieces_at_the_real_size(case: str) -> None:
+    assert_batches_are_independent(REAL[case][0], draw_points(REAL[case][0], 3))
+
+
+@pytest.mark.parametrize("name", ["s_beta", "gamma"])
+def test_unconstrain_refuses_what_is_not_there_or_outside_its_support(name: str) -> None:
+    model = SMALL["irt"]
+    natural = model.constrain(draw_points(model, 2))
+    with pytest.raises(InputError, match=f"{name} must be positive"):
+        model.unconstrain({**natural, name: -natural[name]})
+    with pytest.raises(InputError, match=rf"{name} must have shape \(M,.*\), got \(2, 9\)"):
+        model.unconstrain({**natural, name: np.ones((2, 9))})
+    with pytest.raises(InputError, match=f"{name} holds 1 points, the others hold 2"):
+        model.unconstrain({**natural, name: natural[name][:1]})
+    with pytest.raises(InputError, match=f"{name} has NaN"):
+        model.unconstrain({**natural, name: natural[name] * np.nan})
+    with pytest.raises(InputError, match=f"unconstrain needs '{name}'"):
+        model.unconstrain({key: value for key, value in natural.items() if key != name})
+    one = {key: value[0] for key, value in natural.items()}
+    np.testing.assert_array_equal(model.unconstrain(one), model.unconstrain(natural)[:1])
+
+
+def test_points_of_a_wrong_shape_or_kind_are_refused() -> None:
+    model = SMALL["no locals"]
+    with pytest.raises(InputError, match=r"\(M, 2\), got \(3, 1\)"):
+        model.log_density(np.zeros((3, 1)))
+    with pytest.raises(InputError, match="real numbers"):
+        model.log_density(np.zeros((3, 2), dtype=complex))
+
 
 # ---- log terms --------------------------------------------------------------------------------------------
-X, Y = simulate_rpoisson(40, 3, seed=4)
-WITH_TERMS = {
-    "gaussian": tv.models.IsotropicGaussian(6, n_global=2, local_dim=3, mean=1.5, variance=0.3),
-    "no locals": tv.models.IsotropicGaussian(0, n_global=2),
-    "no globals": tv.models.IsotropicGaussian(4, n_global=0),
-    "rpoisson": tv.models.RobustPoisson(X, Y),
-    "with offset": tv.models.RobustPoisson(X, Y, np.linspace(-1, 1, 40)),
-    "irt": tv.models.ItemResponse(simulate_irt(30, 5, seed=1)),
-    "missing": tv.models.ItemResponse(simulate_irt(30, 5, seed=1, missing=0.3)),
-    "long": tv.models.ItemResponse(simulate_irt(20_000, 4, seed=1)),  # more than one block of students
-}
+WITH_TERMS = {case: model for case, model in SMALL.items() if model.has_log_terms}
+WITH_TERMS["long"] = ItemResponse(simulate_irt(20_000, 4, seed=1))  # more than one block of students
 
 
 @pytest.mark.parametrize("case", WITH_TERMS)
 def test_log_terms_add_up_to_the_log_density_and_know_one_local_only(case: str) -> None:
     model = WITH_TERMS[case]
     layout, rng = model.layout, np.random.default_rng(2)
-    points = rng.normal(scale=0.7, size=(4, model.dim))
+    points = draw_points(model, 4)
     prior, local = model.log_terms(points)
     assert (prior.shape, local.shape) == ((4,), (4, layout.n_local))
     np.testing.assert_allclose(prior + local.sum(axis=1), model.log_density(points), rtol=1e-12)
@@ -54,8 +142,9 @@ def test_log_terms_of_float32_points_are_float64() -> None:
 
 
 def test_where_there_are_no_log_terms_the_error_says_why() -> None:
-    model = tv.models.StochasticVolatility(simulate_volatility(5, 2))
+    model = SMALL["volatility 2"]
     assert not model.has_log_terms
+    assert len(WITH_TERMS) == 9
     with pytest.raises(InputError, match=r"StochasticVolatility: there are no log terms, .* the time before"):
         model.log_terms(np.zeros((1, model.dim)))
     with pytest.raises(InputError, match=r"LogDensity.*does not define"):
@@ -63,7 +152,7 @@ def test_where_there_are_no_log_terms_the_error_says_why() -> None:
 
 
 # ---- engines ----------------------------------------------------------------------------------------------
-class Wider(tv.models.RobustPoisson):
+class Wider(RobustPoisson):
     """A subclass with another density: nothing of its parent's in Julia may stand for it."""
 
     def _density_of(self, *args: Any) -> Any:
@@ -71,7 +160,7 @@ class Wider(tv.models.RobustPoisson):
 
 
 def test_a_subclass_does_not_pass_for_its_parent() -> None:
-    parent, child = tv.models.RobustPoisson(X, Y), Wider(X, Y)
+    parent, child = RobustPoisson(X, Y), Wider(X, Y)
     assert (parent.engines, child.engines) == ({"numpy", "julia"}, {"numpy"})
     assert child.name == child.label == "Wider"
     assert "Wider, a model of your own" in child.description
@@ -88,7 +177,7 @@ def test_models_say_where_they_run() -> None:
     assert "Python function" in function.description
     turing = tv.models.Turing.__new__(tv.models.Turing)  # without Julia
     assert (turing.engines, turing.devices) == ({"julia"}, {"cpu"})
-    for model in WITH_TERMS.values():
+    for model in SMALL.values():
         assert (model.engines, model.devices) == ({"numpy", "julia"}, {"cpu", "cuda"})
         assert model.description == f"tv.models.{type(model).__name__}"
 

@@ -41,40 +41,6 @@ def test_log_density_is_the_sum_of_scipy_densities(missing):
     np.testing.assert_allclose(model.log_density_and_gradient(points)[0], expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-@pytest.mark.parametrize("spread", [0.5, 1.5])
-def test_gradient_is_the_central_difference_in_every_coordinate(missing, spread):
-    model = ItemResponse(make_table(40, 5, seed=3, missing=missing))
-    for point in make_points(model, 3, spread=spread):
-        step = 1e-5 * np.eye(model.dim)
-        numeric = (model.log_density(point + step) - model.log_density(point - step)) / 2e-5
-        gradient = model.gradient(point)[0]
-        assert np.abs(gradient - numeric).max() <= 1e-6 * np.abs(gradient).max()
-
-
-@pytest.mark.parametrize("missing", [0.0, 0.2])
-def test_gradient_is_the_central_difference_along_directions_at_the_real_size(missing):
-    model = ItemResponse(make_table(3348, 95, missing=missing))
-    rng = np.random.default_rng(5)
-    for point in make_points(model, 3):
-        gradient = model.gradient(point)[0]
-        for part in (slice(None), slice(model.layout.n_global), slice(model.layout.n_global, None)):
-            direction = np.zeros(model.dim)
-            direction[part] = rng.standard_normal(direction[part].size)
-            direction /= np.linalg.norm(direction)
-            step = 1e-4
-            numeric = np.diff(model.log_density(point + np.outer([-step, step], direction)))[0] / (2 * step)
-            assert abs(gradient @ direction - numeric) <= 1e-6 * np.abs(gradient).max()
-
-
-def test_gradient_alone_and_with_the_value_agree():
-    model = ItemResponse(make_table(500, 30, missing=0.1))
-    points = make_points(model, 4)
-    np.testing.assert_allclose(
-        model.gradient(points), model.log_density_and_gradient(points)[1], rtol=1e-12, atol=1e-12
-    )
-
-
 def test_a_missing_cell_changes_the_density_by_its_own_log_probability():
     table = make_table(30, 6, seed=2)
     model = ItemResponse(table)
@@ -114,18 +80,6 @@ def test_overflow_gives_infinity_or_nan_without_a_warning():
     far[1] = -1e4
     far[7] = 1.0  # a beta of 1 where s_beta underflows to 0
     assert model.log_density(far)[0] == -np.inf
-
-
-def test_float32_stays_float32_and_is_close_to_float64():
-    model = ItemResponse(make_table(3348, 95, missing=0.1))
-    points = make_points(model, 3).astype(np.float32)
-    value, gradient = model.log_density_and_gradient(points)
-    value64, gradient64 = model.log_density_and_gradient(points.astype(np.float64))
-    assert gradient.dtype == np.float32
-    assert value.dtype == np.float64
-    np.testing.assert_allclose(value, value64, rtol=1e-6)
-    np.testing.assert_allclose(model.log_density(points), value64, rtol=1e-6)
-    assert np.abs(gradient - gradient64).max() <= 1e-5 * np.abs(gradient64).max()
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
@@ -175,15 +129,6 @@ def test_panels_and_cells_give_one_result_also_within_a_batch(monkeypatch):
     np.testing.assert_allclose(value, by_cells, rtol=1e-13)
     np.testing.assert_allclose(gradient, gradient_by_cells, rtol=0, atol=1e-12 * np.abs(gradient).max())
     np.testing.assert_allclose(model.log_density(points), by_cells, rtol=1e-13)
-
-
-def test_each_point_of_a_batch_counts_alone():
-    model = ItemResponse(make_table(60, 7))
-    points = make_points(model, 5)
-    one_by_one = np.concatenate([model.log_density(point) for point in points])
-    np.testing.assert_allclose(model.log_density(points), one_by_one, rtol=1e-13)
-    gradients = np.concatenate([model.gradient(point) for point in points])
-    np.testing.assert_allclose(model.gradient(points), gradients, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

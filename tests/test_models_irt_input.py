@@ -1,8 +1,7 @@
-"""The item response model's input, names, natural space and copies."""
+"""The item response model's input, names and natural space."""
 
 from __future__ import annotations
 
-import pickle
 from decimal import Decimal
 from fractions import Fraction
 
@@ -42,7 +41,11 @@ def test_names_come_from_the_table():
     assert model.layout.n_global == len(model.global_labels) == 7
     assert model.layout.n_local == 3
     assert ItemResponse([[1, 0], [0, np.nan], [1, 1]]).work_per_point == 6
-    assert set(model.dims) == set(model.constrain(np.zeros((1, model.dim))))
+    points = make_points(model, 2)
+    natural = model.constrain(points)
+    np.testing.assert_allclose(natural["gamma"], np.exp(points[:, 3:5]))
+    np.testing.assert_array_equal(natural["beta"], points[:, 5:7])
+    np.testing.assert_array_equal(natural["alpha"], points[:, 7:])
 
 
 @pytest.mark.parametrize(
@@ -126,46 +129,3 @@ def test_bad_long_tables_are_refused():
             ItemResponse.from_long(pd.concat([good, good[[column]]], axis=1), **names)
     with pytest.raises(InputError, match="DataFrame"):
         ItemResponse.from_long([[0, 1]], **names)
-
-
-# ---- natural space, state ---------------------------------------------------------------------------------
-def test_constrain_and_unconstrain_are_inverse():
-    model = ItemResponse(make_table(9, 4))
-    points = make_points(model, 6)
-    values = model.constrain(points)
-    assert {name: value.shape for name, value in values.items()} == {
-        "mu_beta": (6,), "s_beta": (6,), "s_gamma": (6,), "gamma": (6, 4), "beta": (6, 4), "alpha": (6, 9),
-    }  # fmt: skip
-    np.testing.assert_allclose(values["gamma"], np.exp(points[:, 3:7]))
-    np.testing.assert_array_equal(values["beta"], points[:, 7:11])
-    np.testing.assert_array_equal(values["alpha"], points[:, 11:])
-    np.testing.assert_allclose(model.unconstrain(values), points, rtol=1e-13, atol=1e-13)
-
-
-def test_unconstrain_refuses_bad_values():
-    model = ItemResponse(make_table(9, 4))
-    values = model.constrain(make_points(model, 2))
-    for name, bad, message in (
-        ("gamma", -values["gamma"], "gamma must be positive"),
-        ("s_beta", 0 * values["s_beta"], "s_beta must be positive"),
-        ("alpha", values["alpha"][:, :3], r"alpha must have shape \(M, 9\), got \(2, 3\)"),
-        ("mu_beta", values["beta"], r"mu_beta must have shape \(M,\)"),
-        ("beta", values["beta"] * np.nan, "beta has NaN"),
-    ):
-        with pytest.raises(InputError, match=message):
-            model.unconstrain({**values, name: bad})
-    del values["s_gamma"]
-    with pytest.raises(InputError, match="needs 's_gamma'"):
-        model.unconstrain(values)
-
-
-@pytest.mark.parametrize("copy", ["pickle", "state"])
-def test_copies_are_the_same_model(copy):
-    table = pd.DataFrame(make_table(9, 4, missing=0.2), columns=list("abcd"), index=range(10, 19))
-    model = ItemResponse(table)
-    points = make_points(model, 2)
-    expected = model.log_density(points)
-    other = pickle.loads(pickle.dumps(model)) if copy == "pickle" else ItemResponse.from_state(model.get_state())
-    np.testing.assert_array_equal(other.log_density(points), expected)
-    assert other.global_labels == model.global_labels
-    assert other.coords == model.coords == {"item": list("abcd"), "student": list(range(10, 19))}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from model_checks import assert_gradient_is_the_slope, assert_round_trip
@@ -146,12 +143,3 @@ def test_a_saved_model_keeps_its_variables_and_says_that_the_function_is_gone() 
         restored.log_density(points)
     with pytest.raises(InputError, match="does not hold its function"):
         restored.gradient(points)
-
-
-def test_importing_the_models_loads_no_heavy_library() -> None:
-    code = (
-        "import sys, pyturingvi.models; "
-        "print([m for m in ('pandas', 'matplotlib', 'juliacall', 'scipy', 'cupy') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

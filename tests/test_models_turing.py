@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import re
 import subprocess
 import sys
@@ -17,6 +15,7 @@ from model_checks import (
     assert_batches_are_independent,
     assert_gradient_is_the_slope,
     assert_round_trip,
+    assert_survives_pickle_and_state,
     unit_directions,
 )
 from scipy import stats
@@ -504,15 +503,7 @@ def test_a_saved_fit_can_be_loaded_and_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", KINDS)
 def test_pickle_and_state_keep_the_model(which: str) -> None:
     model = turing_model(which)
-    points = points_for(model)
-    state = model.get_state()
-    plain = {key: value for key, value in state.items() if not isinstance(value, np.ndarray)}
-    for copy in (
-        pickle.loads(pickle.dumps(model)),
-        tv.models.Turing.from_state({**state, **json.loads(json.dumps(plain))}),
-    ):
-        assert (copy.layout, copy.global_labels, copy.coords) == (model.layout, model.global_labels, model.coords)
-        np.testing.assert_array_equal(copy.log_density(points), model.log_density(points))
+    assert_survives_pickle_and_state(model, points_for(model))
 
 
 @julia

