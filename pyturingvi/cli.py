@@ -235,18 +235,19 @@ def setup(
     julia: Annotated[str | None, typer.Option(help="Julia executable of yours, to use instead of installing.")] = None,
     project: Annotated[Path | None, typer.Option(help="Folder of the Julia project with the packages for it.")] = None,
     forget: Annotated[bool, typer.Option("--forget", help="Remove what was remembered; uninstalls nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Install Julia and its packages for the Julia engine, or register your own; tried out, then remembered.
 
     Without options it downloads and installs, into this Python environment and Julia's depot. Exit code 2 means that
-    it failed and nothing was remembered.
+    it failed: what was remembered before stays, and `pyturingvi doctor` says what failed and what mends it.
     """
     from pyturingvi.bridge.remembered import forget_settings, settings_path
 
     if not forget:
         from pyturingvi.setup.install import set_up
 
-        set_up(julia, project, typer.echo)
+        typer.echo(set_up(julia, project, None if quiet else typer.echo))
     elif julia is not None or project is not None:
         raise InputError("setup: --forget goes alone.")
     else:
@@ -256,16 +257,21 @@ def setup(
 @app.command()
 def doctor(
     start: Annotated[bool, typer.Option(help="Start Julia for trial, where it is set up.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only what is broken.")] = False,
 ) -> None:
     """Show what is found on this machine, and the command that mends what is missing.
 
-    Exit code 1 means that a Julia is set up which cannot be used (or its settings are damaged); 0 that nothing is
-    broken, whatever is not installed.
+    Exit code 1 means that a Julia is set up which cannot be used, that its settings are damaged, or that the last
+    `pyturingvi setup` failed; 0 that nothing is broken, whatever is not installed.
     """
     from pyturingvi.setup.doctor import examine
 
-    findings = examine(start)
-    width = max(len(finding.topic) for finding in findings)
+    if start and not quiet:
+        typer.echo(
+            "A Julia that is set up is started for trial: seconds, or minutes where it has to compile.", err=True
+        )
+    findings = [finding for finding in examine(start) if finding.broken or not quiet]
+    width = max((len(finding.topic) for finding in findings), default=0)
     for finding in findings:
         typer.echo(f"{'ok' if finding.ok else '--':<3} {finding.topic:<{width}}  {finding.found}")
         if finding.remedy:

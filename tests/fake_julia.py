@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
-from pyturingvi.bridge.environment import PYTHONCALL, source_directory
-
-STANDARD = "LinearAlgebra|Random|SHA|SparseArrays"
+from pyturingvi.bridge.environment import JuliaEnvironment
+from pyturingvi.bridge.packages import required_packages, version_to_add
 
 
 def fake_julia(folder: Path, version: str = "1.10.8", name: str = "julia") -> Path:
-    """A shell script that answers the probe as Julia would, and counts its calls in a file beside it."""
+    """A shell script that answers as Julia would: its version; that no files of packages are missing, but for those
+    that a file `missing` beside it names. Each call adds a line to another file, its JULIA_DEPOT_PATH."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
-    calls = folder / f"{name}-calls"
     path.write_text(
-        f"#!/bin/sh\necho >> '{calls}'\nprintf '%s\\0%s\\0%s\\0%s' '{version}' /lib/libjulia.so /bin '{STANDARD}'\n"
+        f"""#!/bin/sh
+echo "$JULIA_DEPOT_PATH" >> '{path}-calls'
+case "$*" in
+    *locate_package*) test -f '{folder}/missing' && printf '%s\\0' $(cat '{folder}/missing'); exit 0;;
+    *) printf '%s\\0%s\\0%s' '{version}' /lib/libjulia.so /bin;;
+esac
+"""
     )
     path.chmod(0o755)
     return path
-
-
-def packages() -> dict[str, tuple[str, str]]:
-    """Name -> (UUID, a version that will do) of what the bundled package needs, and PythonCall."""
-    table = tomllib.loads((source_directory() / "Project.toml").read_text())
-    needed = {
-        name: (uuid, f"{table['compat'][name]}.99")
-        for name, uuid in table["deps"].items()
-        if name not in STANDARD.split("|")
-    }
-    return {**needed, PYTHONCALL[0]: (PYTHONCALL[1], "0.9.37")}
 
 
 def fake_project(folder: Path, changes: dict[str, str | None] | None = None, manifest: str = "Manifest.toml") -> Path:
     """A project folder whose manifest holds all that is needed, but for `changes`: name -> other version, or None."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = ['manifest_format = "2.0"\n']
-    for name, (uuid, version) in packages().items():
-        found = (changes or {}).get(name, version)
+    for name, uuid, compat in required_packages():
+        found = (changes or {}).get(name, f"{version_to_add(compat)}.99" if compat[0] != "=" else compat[1:])
         if found is not None:
             entries.append(f'[[deps.{name}]]\nuuid = "{uuid}"\nversion = "{found}"\n')
     (folder / manifest).write_text("\n".join(entries))
     return folder
+
+
+def fake_environment(
+    folder: Path, version: str = "1.10.8", changes: dict[str, str | None] | None = None, origin: str = "registered"
+) -> JuliaEnvironment:
+    """Both."""
+    julia, project = fake_julia(folder / "bin", version), fake_project(folder / "project", changes)
+    return JuliaEnvironment(str(julia), str(project), origin)

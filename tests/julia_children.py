@@ -50,6 +50,7 @@ def variables(environment: JuliaEnvironment | None, **changes: str | None) -> di
             "PYTHON_JULIACALL_EXE": environment.executable,
             "PYTHON_JULIACALL_PROJECT": environment.project,
             "PYTURINGVI_CONFIG": "/nonexistent",
+            **environment.variables(),
         }
     return {name: value for name, value in (values | changes).items() if value is not None}
 
@@ -78,6 +79,7 @@ def run(
         finally:
             process.kill()
     assert process.returncode == 0, f"code {process.returncode}\n{out[-2000:]}\n{words[-4000:]}"
+    assert "Stacktrace" not in words
     lines: list[str] = out.splitlines()
     return lines
 

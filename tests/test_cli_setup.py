@@ -5,106 +5,137 @@ juliapkg's downloads are not tested here: a made-up module of its name plays the
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
+import shlex
 import sys
 import time
-import types
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from fake_julia import fake_julia, fake_project
-from julia_children import PACKAGE, break_package, copy_project, run, variables
+from fake_julia import fake_environment, fake_julia, fake_project
+from julia_children import PACKAGE, break_package, copy_project, run
 
-from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, find_environment
-from pyturingvi.errors import EngineError, InputError, OutputError
-from pyturingvi.setup import install as julia_setup
-from pyturingvi.setup import trial as julia_trial
+from pyturingvi.bridge.environment import DEPOTS, VARIABLES, JuliaEnvironment, find_environment, remember
+from pyturingvi.bridge.packages import installed_by_setup
+from pyturingvi.bridge.remembered import last_failure
+from pyturingvi.cli import main
+from pyturingvi.errors import EngineError, OutputError
+from pyturingvi.setup import child, install
 from pyturingvi.setup.trial import Trial, try_start
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia")
+TESTS = str(Path(__file__).parent)
 
 
 @pytest.fixture(autouse=True)
 def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     if request.node.get_closest_marker("julia") is None:
         monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path / "config"))
+        monkeypatch.delenv(DEPOTS, raising=False)
     return tmp_path / "config" / "julia.json"
 
 
-def setup(*arguments: str, timeout: float = 300, **changes: str | None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "pyturingvi", "setup", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=variables(None, **changes))
+Setup = Callable[..., tuple[int, str, str]]
 
 
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line of an error with exit code 2."""
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+@pytest.fixture
+def setup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Setup:
+    """The command, under changed variables (None unsets one): its exit code, and what it wrote to either stream."""
+
+    def call(*arguments: str, **changes: str | None) -> tuple[int, str, str]:
+        with monkeypatch.context() as patch:
+            for name, value in changes.items():
+                patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["pyturingvi", "setup", *arguments])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def refused(done: tuple[int, str, str]) -> str:
+    """The one line of an error with exit code 2, which is all that is said on standard error."""
+    code, out, err = done
+    assert code == 2, out + err
+    (line,) = err.splitlines()
+    assert line.startswith("Error: ")
+    assert "Stacktrace" not in out
     return line
 
 
 # ---- with a made-up juliapkg ---------------------------------------------------------------------------------
-class FakeJuliapkg(types.ModuleType):
-    """Says what was asked of it; `installs` puts the packages there when it is called for the n-th time."""
-
-    def __init__(self, executable: Path, project: Path, complete_after: int = 1) -> None:
-        super().__init__("juliapkg")
-        self.calls: list[dict[str, bool]] = []
-        self.executable = lambda: str(executable)
-        self.project = lambda: str(project)
-        self._folder, self._complete_after = project, complete_after
-
-    def resolve(self, **options: bool) -> bool:
-        self.calls.append(options)
-        fake_project(self._folder, {} if len(self.calls) >= self._complete_after else {"Zygote": None})
-        return True
+Installed = Callable[..., list[str]]
 
 
-def install(fake: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Run the installation in this process, the trial start left out; returns what it said."""
-    said: list[str] = []
-    monkeypatch.setitem(sys.modules, "juliapkg", fake)
-    monkeypatch.setattr(julia_setup, "try_start", lambda *_, **__: Trial("1.10.8", 3.0, {"Turing": "no reason"}))
-    julia_setup.set_up(say=said.append)
-    return said
+@pytest.fixture
+def fake_juliapkg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
+    """Installs through a made-up module, the trial start left out, and gives what was asked of the module.
+
+    Its `resolve` makes the project complete at the n-th call, or does what a statement says.
+    """
+    tries: list[JuliaEnvironment] = []
+
+    def try_start(environment: JuliaEnvironment, **_: object) -> Trial:
+        tries.append(environment)
+        return Trial("1.10.8", 3.0, {"Turing": "no reason"})
+
+    def run_setup(version: str = "1.10.8", complete_after: int = 1, statement: str = "") -> list[str]:
+        project, calls = tmp_path / "project", tmp_path / "calls"
+        made = f"fake_project(Path({str(project)!r}), {{}} if n >= {complete_after} else {{'Zygote': None}})"
+        code = f"""
+from pathlib import Path
+from fake_julia import fake_project
+calls = Path({str(calls)!r})
+require_julia = add = lambda *_, **__: None
+executable = lambda: {str(fake_julia(tmp_path / "bin", version))!r}
+project = lambda: {str(project)!r}
+def resolve(**options):
+    n = calls.open("a").write(f"{{options}}\\n") and len(calls.read_text().splitlines())
+    {statement or made}
+"""
+        (tmp_path / "juliapkg.py").write_text(code)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), PACKAGE, TESTS)))
+        monkeypatch.setattr(install, "try_start", try_start)
+        said: list[str] = []
+        said.append(install.set_up(say=said.append))
+        return [*calls.read_text().splitlines(), *said]
+
+    return run_setup
 
 
 def test_what_juliapkg_installs_is_what_is_found_afterwards(
-    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, config: Path, fake_juliapkg: Installed
 ) -> None:
-    fake = FakeJuliapkg(fake_julia(tmp_path / "bin"), tmp_path / "project")
-    said = install(fake, monkeypatch)
-    assert "minutes" in said[0]  # the plan comes before all else
-    assert "GB" in said[0]
-    assert fake.calls == [{}]
+    call, plan, *_, words = fake_juliapkg()
+    assert call == "{'force': False}"
+    assert "minutes" in plan  # it comes before all else
+    assert "GB" in plan
     found = find_environment()
     assert found is not None
-    assert (found.executable, found.project, found.origin) == (fake.executable(), fake.project(), "juliapkg")
-    assert str(config) in said[-1]
-    assert any("Turing is installed but does not load: no reason" in line for line in said)
+    assert (found.executable, found.project) == (str(tmp_path / "bin" / "julia"), str(tmp_path / "project"))
+    assert (found.origin, found.depots) == ("juliapkg", "")
+    assert str(config) in words
+    assert "Turing is installed but does not load: no reason" in words
 
 
-def test_a_project_that_was_changed_behind_juliapkgs_back_is_installed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = FakeJuliapkg(fake_julia(tmp_path / "bin"), tmp_path / "project", complete_after=2)
-    install(fake, monkeypatch)
-    assert fake.calls == [{}, {"force": True}]
+def test_a_project_that_was_changed_behind_juliapkgs_back_is_installed_again(fake_juliapkg: Installed) -> None:
+    assert fake_juliapkg(complete_after=2)[:2] == ["{'force': False}", "{'force': True}"]
     assert find_environment() is not None
 
 
-@pytest.mark.parametrize(("version", "complete_after", "words"), [("1.10.2", 1, "1.10.2"), ("1.10.8", 9, "Zygote 0.7")])
-def test_what_juliapkg_leaves_unusable_is_not_remembered(
-    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch, version: str, complete_after: int, words: str
-) -> None:
-    fake = FakeJuliapkg(fake_julia(tmp_path / "bin", version), tmp_path / "project", complete_after)
-    with pytest.raises(EngineError, match=words) as caught:
-        install(fake, monkeypatch)
-    assert "--julia EXE --project DIR" in str(caught.value)
-    assert not config.exists()
+def test_what_juliapkg_leaves_unusable_is_not_remembered(fake_juliapkg: Installed) -> None:
+    for version, complete_after, words in (("1.10.2", 1, "1.10.2"), ("1.10.8", 9, "Zygote 0.7")):
+        with pytest.raises(EngineError, match=words) as caught:
+            fake_juliapkg(version, complete_after)
+        assert "--julia EXE --project DIR" in str(caught.value)
+        assert find_environment() is None
 
 
 @pytest.mark.parametrize(
@@ -112,41 +143,69 @@ def test_what_juliapkg_leaves_unusable_is_not_remembered(
     [
         ("import urllib.error; raise urllib.error.URLError('no route to host')", "no route to host"),
         ("raise PermissionError(13, 'Permission denied', '/opt/env')", "Permission denied: '/opt/env'"),
-        (
-            "import subprocess; subprocess.run(['sh', '-c', '''exit 1\\n\\nimport Pkg\\nPkg.add()'''], check=True)",
-            "Julia ended with code 1; its own words stand above",
-        ),
-        ("raise Exception('one\\n  two\\n')", "failed: one two. Nothing was remembered"),
-        ("raise Exception", "failed: Exception. Nothing"),
+        ("raise Exception('one\\n  two\\n')", "failed: one two. Julia"),
+        ("raise Exception", "failed: Exception. Julia"),
+        ("import os; os._exit(3)", "failed: Python ended with code 3. Julia"),
         ("import no_such_module", "no_such_module"),
     ],
 )
-def test_an_installation_that_fails_ends_in_one_line_with_code_2(
-    tmp_path: Path, config: Path, statement: str, words: str
+def test_an_installation_that_fails_ends_in_one_line_that_doctor_knows_too(
+    fake_juliapkg: Installed, statement: str, words: str
 ) -> None:
-    (tmp_path / "juliapkg.py").write_text(f"def resolve(**options):\n    {statement}\n")
-    done = setup(PYTHONPATH=f"{tmp_path}{os.pathsep}{PACKAGE}")
-    line = refused(done)
-    assert words in line
-    assert "pyturingvi setup --julia EXE --project DIR" in line
-    assert "PYTHON_JULIAPKG_EXE" in line
-    assert "This will" in done.stdout
-    assert not config.exists()
+    with pytest.raises(EngineError, match="the installation failed: ") as caught:
+        fake_juliapkg(statement=statement)
+    said = str(caught.value)
+    assert words in said
+    assert "\n" not in said
+    assert "pyturingvi setup --julia EXE --project DIR" in said
+    assert "PYTHON_JULIAPKG_EXE" in said
+    failure = last_failure()
+    assert failure is not None
+    assert failure[0] in said
+    assert find_environment() is None
 
 
-def test_nothing_is_installed_while_the_variables_name_another_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_of_a_julia_that_fails_its_message_is_told_and_its_stack_kept_in_a_file(
+    tmp_path: Path, fake_juliapkg: Installed, setup: Setup
 ) -> None:
-    fake = FakeJuliapkg(fake_julia(tmp_path / "bin"), tmp_path / "project")
+    script = "echo Downloading; echo ERROR: no host >&2; echo Stacktrace: >&2; echo ' [1] pkgerror' >&2; exit 1"
+    with pytest.raises(EngineError):
+        fake_juliapkg(statement=f"import subprocess; subprocess.run(['sh', '-c', {script!r}], check=True)")
+    log = next((tmp_path / "state").rglob("julia.log"))
+    for options in ((), ("--quiet",)):
+        log.unlink()
+        code, out, err = setup(*options)
+        assert f"exit status 1.: no host. Julia's own words are in {log}" in refused((code, out, err))
+        assert ("This will" in out, "Downloading" in out) == ((False, False) if options else (True, True))
+        assert "pkgerror" not in out
+        assert "[1] pkgerror" in log.read_text()
+
+
+def test_the_real_juliapkg_is_asked_for_the_bounds_of_the_bundled_project_alone(tmp_path: Path, setup: Setup) -> None:
+    compat = pytest.importorskip("juliapkg.compat")
+    project = str(tmp_path / "project")
+    done = setup(PYTHON_JULIAPKG_OFFLINE="yes", PYTHON_JULIAPKG_PROJECT=project, PATH="/nonexistent")
+    assert "could not find Julia" in refused(done)
+    asked = json.loads((tmp_path / "project" / "pyjuliapkg" / "juliapkg.json").read_text())
+    assert asked["packages"] == {
+        name: {"uuid": uuid, "version": version} for name, uuid, version in installed_by_setup()
+    }
+    assert "Turing" in asked["packages"]
+    needed = compat.Compat.parse(asked["julia"])
+    for minor in range(8, 14):
+        for patch in range(12):
+            version = (1, minor, patch)
+            passes = (1, 10, 8) <= version < (1, 11, 0) or (1, 11, 6) <= version < (1, 13, 0)
+            assert (compat.Version(*version) in needed) is passes
+
+
+def test_nothing_is_installed_while_the_variables_name_another_place(tmp_path: Path, setup: Setup) -> None:
     for name in VARIABLES:
-        monkeypatch.setenv(name, "/elsewhere")
-        with pytest.raises(InputError, match="Unset them first"):
-            install(fake, monkeypatch)
-    assert fake.calls == []
+        assert "Unset them first" in refused(setup(**{name: "/elsewhere"}))
 
 
 # ---- one's own Julia -----------------------------------------------------------------------------------------
-def test_an_environment_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, config: Path) -> None:
+def test_an_environment_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, setup: Setup) -> None:
     julia, old = str(fake_julia(tmp_path / "bin")), str(fake_julia(tmp_path / "bin", "1.10.4", "old"))
     project = str(fake_project(tmp_path / "project"))
     lacking = str(fake_project(tmp_path / "lacking", {"Zygote": None}))
@@ -155,13 +214,31 @@ def test_an_environment_that_cannot_be_used_is_refused_with_the_reason(tmp_path:
         (("--project", project), "--julia and --project go together"),
         (("--julia", str(tmp_path / "gone"), "--project", project), "is no executable file"),
         (("--julia", julia, "--project", str(tmp_path / "gone")), "is no folder"),
+        (("--forget", "--julia", julia), "--forget goes alone"),
         (("--julia", old, "--project", project), "Julia 1.10.4"),
         (("--julia", "/bin/cat", "--project", project), "does not answer like Julia"),
         (("--julia", julia, "--project", lacking), "lacks Zygote 0.7"),
-        (("--forget", "--julia", julia), "--forget goes alone"),
     ]:
         assert words in refused(setup(*arguments))
-    assert not config.exists()
+    assert find_environment() is None
+
+
+def test_what_mends_a_refused_environment_ends_with_the_setup_itself(tmp_path: Path, setup: Setup) -> None:
+    environment = fake_environment(tmp_path, changes={"Zygote": None})
+    named = ["pyturingvi", "setup", "--julia", environment.executable, "--project", environment.project]
+    commands = []
+    for missing in ("", "Zygote"):
+        if missing:
+            fake_project(tmp_path / "project")
+            (tmp_path / "bin" / "missing").write_text(missing)
+        line = refused(setup(*named[2:]))
+        failure = last_failure()
+        assert failure is not None
+        assert line == f"Error: setup: {failure[0]}. Mend it with: {failure[1]}"
+        words = shlex.split(failure[1])
+        assert words[-len(named) - 1 :] == ["&&", *named]
+        commands.append(words[3])
+    assert commands == ['using Pkg; Pkg.add([(name="Zygote", version="0.7")])', "using Pkg; Pkg.instantiate()"]
 
 
 def test_a_project_file_stands_for_its_folder_and_a_name_for_an_executable_on_the_path(
@@ -169,38 +246,43 @@ def test_a_project_file_stands_for_its_folder_and_a_name_for_an_executable_on_th
 ) -> None:
     julia, project = fake_julia(tmp_path / "bin"), fake_project(tmp_path / "project")
     monkeypatch.setenv("PATH", str(julia.parent), prepend=os.pathsep)
-    given = julia_setup.registered_environment("julia", project / "Project.toml")
+    given = install.registered_environment("julia", project / "Project.toml")
     assert given == JuliaEnvironment(str(julia), str(project), "registered")
 
 
-def test_a_julia_that_does_not_start_is_not_remembered(tmp_path: Path, config: Path) -> None:
+def test_a_julia_that_does_not_start_is_not_remembered_and_what_was_stays(tmp_path: Path, setup: Setup) -> None:
     """The stand-in passes every check, and has no library to load."""
-    julia, project = str(fake_julia(tmp_path / "bin")), str(fake_project(tmp_path / "project"))
-    assert "did not start" in refused(setup("--julia", julia, "--project", project))
-    assert not config.exists()
+    remember(fake_environment(tmp_path))
+    before = find_environment()
+    other = fake_environment(tmp_path / "other")
+    assert "did not start" in refused(setup("--julia", other.executable, "--project", other.project))
+    assert find_environment() == before
+    failure = last_failure()
+    assert failure is not None
+    assert "did not start" in failure[0]
 
 
 def test_settings_that_cannot_be_written_are_refused_before_the_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    julia, project = str(fake_julia(tmp_path / "bin")), str(fake_project(tmp_path / "project"))
+    environment = fake_environment(tmp_path)
     (tmp_path / "taken" / "julia.json").mkdir(parents=True)
-    for name in ("install_environment", "examine_environment", "try_start"):
-        monkeypatch.setattr(julia_setup, name, lambda *args, **options: pytest.fail("work was begun"))
+    for name in ("call_in_child", "examine_environment", "try_start"):
+        monkeypatch.setattr(install, name, lambda *args, **options: pytest.fail("work was begun"))
     for folder in (tmp_path / "file" / "below", tmp_path / "taken"):
         monkeypatch.setenv("PYTURINGVI_CONFIG", str(folder))
-        for named in ((None, None), (julia, project)):
-            with pytest.raises(OutputError, match=r"^setup: .*julia\.json'"):
-                julia_setup.set_up(*named, say=lambda words: None)
+        for named in ((None, None), (environment.executable, environment.project)):
+            with pytest.raises(OutputError, match=r"^setup: "):
+                install.set_up(*named, say=None)
 
 
-def test_forget_says_what_it_removed(tmp_path: Path, config: Path) -> None:
+def test_forget_says_what_it_removed(config: Path, setup: Setup) -> None:
     config.parent.mkdir()
     config.write_text("damaged")
     first, second = setup("--forget"), setup("--forget")
-    assert (first.returncode, first.stdout) == (0, f"{config}: removed\n")
-    assert (second.returncode, second.stdout) == (0, f"{config}: there is none\n")
+    assert first[:2] == (0, f"{config}: removed\n")
+    assert second[:2] == (0, f"{config}: there is none\n")
 
 
 # ---- the trial ----------------------------------------------------------------------------------------------
@@ -210,11 +292,11 @@ def test_a_trial_that_takes_too_long_is_ended_with_its_children(
     """The stand-in answers the probe, in the trial's process, after a long time."""
     julia = fake_julia(tmp_path / "bin")
     julia.write_text(f"#!/bin/sh\necho $$ > '{tmp_path / 'pid'}'\nexec sleep 300\n")
-    monkeypatch.setattr(julia_trial, "_TICK", 0.5)
-    ticks: list[float] = []
-    with pytest.raises(EngineError, match="did not start within 3 s"):
-        try_start(JuliaEnvironment(str(julia), str(tmp_path), "registered"), timeout=3.0, tick=ticks.append)
-    assert len(ticks) >= 3
+    monkeypatch.setattr(child, "_TICK", 0.5)
+    said: list[str] = []
+    with pytest.raises(EngineError, match="it took more than 3 s"):
+        try_start(JuliaEnvironment(str(julia), str(tmp_path), "registered"), timeout=3.0, say=said.append)
+    assert len(said) >= 3
     process = int((tmp_path / "pid").read_text())
     until = time.monotonic() + 10  # a killed process needs a moment, and may wait as a zombie to be collected
     while psutil.pid_exists(process) and psutil.Process(process).status() != psutil.STATUS_ZOMBIE:
@@ -227,7 +309,7 @@ def test_a_trial_that_crashes_says_with_which_code(tmp_path: Path, monkeypatch: 
     crashing.write_text("#!/bin/sh\necho words of Julia >&2\nkill -SEGV $$\n")
     crashing.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(crashing))
-    with pytest.raises(EngineError, match="Python ended with code -11 while starting Julia: words of Julia"):
+    with pytest.raises(EngineError, match="Python ended with code -11: words of Julia"):
         try_start(JuliaEnvironment("julia", str(tmp_path), "registered"))
 
 
@@ -244,41 +326,39 @@ def without_variables(config: Path) -> dict[str, str | None]:
 
 
 @pytest.mark.julia
-def test_ones_own_julia_is_tried_out_and_used_from_then_on(real: JuliaEnvironment, config: Path) -> None:
+def test_ones_own_julia_is_tried_out_and_used_from_then_on_with_its_depots(
+    real: JuliaEnvironment, config: Path, setup: Setup
+) -> None:
     alone = without_variables(config)
-    done = setup("--julia", real.executable, "--project", real.project, **alone)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"Remembered in {config}" in done.stdout
+    done = setup("--julia", real.executable, "--project", real.project, **alone, **real.variables())
+    assert done[0] == 0, done
+    assert f"Remembered in {config}" in done[1]
     used = "fit = tv.fit(model(), n_iterations=2, elbo_samples=8, progress=False); print(fit.spec.engine)"
-    assert run(used, None, **alone) == ["julia"]
+    assert run(used, None, **alone, **{DEPOTS: None}) == ["julia"]
 
 
 @pytest.mark.julia
 def test_the_real_juliapkg_offline_finds_a_project_that_is_there(
-    real: JuliaEnvironment, config: Path, tmp_path: Path
+    real: JuliaEnvironment, config: Path, tmp_path: Path, setup: Setup
 ) -> None:
     pytest.importorskip("juliapkg")
     project = copy_project(real, tmp_path / "project").project
     juliapkg = {"PYTHON_JULIAPKG_EXE": real.executable, "PYTHON_JULIAPKG_PROJECT": project}
     alone = without_variables(config)
-    done = setup(PYTHON_JULIAPKG_OFFLINE="yes", **juliapkg, **alone)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = setup("--quiet", PYTHON_JULIAPKG_OFFLINE="yes", **juliapkg, **alone, **real.variables())
+    assert done[0] == 0, done
     code = "e = tv.start_julia().environment; print(e.origin, e.project, 'juliapkg' in sys.modules)"
     assert run(code, None, **alone) == [f"juliapkg {project} False"]
 
 
 @pytest.mark.julia
-def test_a_real_julia_with_a_broken_package_is_refused(real: JuliaEnvironment, config: Path, tmp_path: Path) -> None:
+def test_a_real_julia_with_a_broken_package_is_refused(
+    real: JuliaEnvironment, config: Path, tmp_path: Path, setup: Setup
+) -> None:
     broken = copy_project(real, tmp_path / "project")
     break_package(broken.project, "PythonCall")
-    done = setup("--julia", broken.executable, "--project", broken.project, **without_variables(config))
-    assert "did not start" in refused(done)
-    assert not config.exists()
-
-
-def test_the_real_juliapkg_without_a_julia_and_a_network_fails_in_one_line(tmp_path: Path, config: Path) -> None:
-    pytest.importorskip("juliapkg")
-    project = str(tmp_path / "project")
-    done = setup(PYTHON_JULIAPKG_OFFLINE="yes", PYTHON_JULIAPKG_PROJECT=project, PATH="/nonexistent")
-    assert "could not find Julia" in refused(done)
-    assert not config.exists()
+    alone = {**without_variables(config), **real.variables()}
+    line = refused(setup("--julia", broken.executable, "--project", broken.project, **alone))
+    assert "files are not there: PythonCall (" in line
+    line = refused(setup("--julia", real.executable, "--project", real.project, **alone | {DEPOTS: str(tmp_path)}))
+    assert f"({DEPOTS} is {str(tmp_path)!r})" in line

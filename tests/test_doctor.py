@@ -1,20 +1,19 @@
-"""What `pyturingvi doctor` says of Julia: four different answers, each with the command that mends it."""
+"""What `pyturingvi doctor` says of Julia: several different answers, each with the command that mends it."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_julia import fake_julia, fake_project
-from julia_children import break_package, copy_project
+from fake_julia import fake_environment
+from julia_children import break_package, copy_project, edit_manifest
 from typer.testing import CliRunner
 
-from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, find_environment, remember
+from pyturingvi.bridge.environment import DEPOTS, VARIABLES, JuliaEnvironment, find_environment, remember
+from pyturingvi.bridge.remembered import remember_failure
 from pyturingvi.cli import app
-from pyturingvi.setup import doctor
 from pyturingvi.setup.doctor import Finding, examine
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia")
@@ -22,8 +21,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script 
 
 @pytest.fixture(autouse=True)
 def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     if request.node.get_closest_marker("julia") is None:
         monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path / "config"))
+        monkeypatch.delenv(DEPOTS, raising=False)
     return tmp_path / "config" / "julia.json"
 
 
@@ -33,6 +34,11 @@ def julia(start: bool = True) -> dict[str, Finding]:
     return findings
 
 
+def code_of_doctor(*options: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["doctor", *options])
+    return done.exit_code, done.stdout
+
+
 def test_without_julia_it_says_so_fast_and_names_the_command(config: Path) -> None:
     began = time.perf_counter()
     found = julia()
@@ -40,28 +46,62 @@ def test_without_julia_it_says_so_fast_and_names_the_command(config: Path) -> No
     assert list(found) == ["Julia engine"]
     engine = found["Julia engine"]
     assert (engine.ok, engine.remedy) == (False, "pyturingvi setup")
-    assert "no Julia is set up" in engine.found
-    assert str(config) in engine.found
+    assert f"no Julia is set up (no {config})" in engine.found
+    assert code_of_doctor()[0] == 0
+
+
+def test_a_setup_that_failed_is_told_with_what_mends_it() -> None:
+    remember_failure("the Julia project '/p' lacks Zygote 0.7", "julia --project=/p -e 'add it' && pyturingvi setup")
+    code, words = code_of_doctor("--quiet")
+    assert code == 1
+    failed, command = words.splitlines()
+    assert failed.split(maxsplit=3) == ["--", "Last", "setup", "failed: the Julia project '/p' lacks Zygote 0.7"]
+    assert command.strip() == "-> julia --project=/p -e 'add it' && pyturingvi setup"
+
+
+def test_damaged_settings_are_broken(config: Path) -> None:
+    config.parent.mkdir()
+    for content in ("{", '{"probe": {"version": null}}'):
+        config.write_text(content)
+        code, words = code_of_doctor("--quiet")
+        assert (code, words.count("are unreadable")) == (1, 1)
 
 
 def test_a_julia_that_is_too_old_is_another_answer(tmp_path: Path) -> None:
-    old = fake_julia(tmp_path / "bin", "1.10.4")
-    remember(JuliaEnvironment(str(old), str(fake_project(tmp_path / "project")), "registered"))
+    old = fake_environment(tmp_path, "1.10.4")
+    remember(old)
     engine = julia()["Julia engine"]
-    assert (engine.ok, engine.remedy) == (False, "pyturingvi setup")
-    assert f"Julia 1.10.4 at {str(old)!r} cannot be used: 1.10.8" in engine.found
+    assert (engine.ok, engine.broken, engine.remedy) == (False, True, "pyturingvi setup")
+    assert f"Julia 1.10.4 at {old.executable!r} cannot be used: 1.10.8" in engine.found
 
 
 def test_missing_packages_are_another_answer(tmp_path: Path, config: Path) -> None:
-    project = fake_project(tmp_path / "project", {"Zygote": None})
-    remember(JuliaEnvironment(str(fake_julia(tmp_path / "bin")), str(project), "registered"))
+    remember(fake_environment(tmp_path, changes={"Zygote": None}))
     found = julia()
     assert found["Julia"].ok
     assert str(config) in found["Julia"].found
     engine = found["Julia engine"]
-    assert not engine.ok
+    assert engine.broken
     assert engine.found.endswith("lacks Zygote 0.7")
     assert engine.remedy.endswith("""-e 'using Pkg; Pkg.add([(name="Zygote", version="0.7")])'""")
+
+
+def test_packages_that_the_manifest_names_but_the_depots_have_not_are_not_ok(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DEPOTS, "/scratch/depot")
+    remember(fake_environment(tmp_path))
+    assert "Julia packages" in julia(start=False)
+    (tmp_path / "bin" / "missing").write_text("Zygote")
+    monkeypatch.delenv(DEPOTS)
+    found = julia()
+    assert list(found) == ["Julia", "Julia engine"]
+    assert "files are not there: Zygote (JULIA_DEPOT_PATH is '/scratch/depot')" in found["Julia engine"].found
+    assert found["Julia engine"].remedy.startswith(f"{DEPOTS}=/scratch/depot ")
+    monkeypatch.setenv(DEPOTS, "/mine")
+    found = julia()
+    assert "is '/mine' here and was '/scratch/depot'" in found["Julia's depots"].found
+    assert found["Julia engine"].remedy == f"unset {DEPOTS}"
 
 
 def test_one_variable_without_the_other_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,70 +111,50 @@ def test_one_variable_without_the_other_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_what_passes_all_checks_but_does_not_start_is_told_with_the_reason(tmp_path: Path) -> None:
     """The stand-in has no library to load."""
-    executable, project = str(fake_julia(tmp_path / "bin")), str(fake_project(tmp_path / "project"))
-    remember(JuliaEnvironment(executable, project, "registered"))
+    environment = fake_environment(tmp_path)
+    remember(environment)
     assert julia(start=False)["Julia engine"].ok
     engine = julia()["Julia engine"]
-    assert not engine.ok
+    assert engine.broken
     assert engine.found.startswith("does not start: Julia 1.10.8 did not start with the project")
-    assert engine.remedy == f"pyturingvi setup --julia {executable} --project {project}"
-
-
-@pytest.mark.parametrize(
-    ("prepare", "code"),
-    [
-        (lambda folder, config: None, 0),
-        (lambda folder, config: config.write_text("{"), 1),
-        (lambda folder, config: config.write_text('{"probe": {"version": null}}'), 1),
-        (lambda folder, config: remember_fakes(folder, "1.10.4"), 1),
-        (lambda folder, config: remember_fakes(folder, changes={"Zygote": None}), 1),
-        (lambda folder, config: remember_fakes(folder), 1),  # the stand-in does not start
-    ],
-    ids=["nothing", "damaged", "no version", "old", "lacking", "no start"],
-)
-def test_the_exit_code_tells_a_broken_julia_from_none(
-    tmp_path: Path, config: Path, prepare: Callable[[Path, Path], None], code: int
-) -> None:
-    config.parent.mkdir()
-    prepare(tmp_path, config)
-    done = CliRunner().invoke(app, ["doctor"])
-    assert done.exit_code == code, done.output
-    assert ("--  Julia engine" in done.output) is True
-
-
-def remember_fakes(folder: Path, version: str = "1.10.8", changes: dict[str, str | None] | None = None) -> None:
-    project = fake_project(folder / "project", changes)
-    remember(JuliaEnvironment(str(fake_julia(folder / "bin", version)), str(project), "registered"))
+    assert "Stacktrace" not in engine.found
+    assert engine.remedy == f"pyturingvi setup --julia {environment.executable} --project {environment.project}"
+    assert code_of_doctor()[0] == 1
 
 
 # ---- with a real Julia --------------------------------------------------------------------------------------
-@pytest.mark.julia
-def test_a_julia_that_starts_is_told_with_its_versions() -> None:
+@pytest.fixture
+def real(request: pytest.FixtureRequest) -> JuliaEnvironment:
     environment = find_environment()
     assert environment is not None
+    return environment
+
+
+@pytest.mark.julia
+def test_a_julia_that_starts_is_told_with_its_versions(real: JuliaEnvironment) -> None:
     found = julia()
     assert found["Julia engine"].ok
     assert found["Julia engine"].found.startswith("started in ")
-    assert found["Julia"].found.startswith(f"{environment.probe().version} ({environment.executable})")
+    assert found["Julia"].found.startswith(f"{real.probe().version} ({real.executable})")
     assert "Zygote 0.7" in found["Julia packages"].found
     for name in ("Turing", "CUDA"):
         answer = found[f"Julia's {name}"]
         assert answer.ok or "needed for" in answer.found
 
 
-@pytest.mark.julia
-def test_a_real_project_without_turing_says_what_for_it_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from julia_children import edit_manifest
-
-    environment = find_environment()
-    assert environment is not None
-    project = copy_project(environment, tmp_path / "project").project
-    if doctor._OPTIONAL["Turing"][0] in (tmp_path / "project" / "Manifest.toml").read_text():
-        edit_manifest(project, "Turing", lambda entry: "")
-    for name, value in zip(VARIABLES, (environment.executable, project), strict=True):
+@pytest.fixture
+def changed(real: JuliaEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A copy of the real project, named by the variables."""
+    project = copy_project(real, tmp_path / "project").project
+    for name, value in {**dict(zip(VARIABLES, (real.executable, project), strict=True)), **real.variables()}.items():
         monkeypatch.setenv(name, value)
+    return project
+
+
+@pytest.mark.julia
+def test_a_real_project_without_turing_says_what_for_it_is_needed(changed: str) -> None:
+    if "[[deps.Turing]]" in (Path(changed) / "Manifest.toml").read_text():
+        edit_manifest(changed, "Turing", lambda entry: "")
     found = julia(start=False)
     assert found["Julia engine"].ok
     assert "tv.sample_nuts" in found["Julia's Turing"].found
@@ -142,13 +162,10 @@ def test_a_real_project_without_turing_says_what_for_it_is_needed(
 
 
 @pytest.mark.julia
-def test_a_real_julia_that_breaks_at_the_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = find_environment()
-    assert environment is not None
-    project = copy_project(environment, tmp_path / "project").project
-    break_package(project, "PythonCall")
-    for name, value in zip(VARIABLES, (environment.executable, project), strict=True):
-        monkeypatch.setenv(name, value)
-    engine = julia()["Julia engine"]
-    assert not engine.ok
-    assert "did not start" in engine.found
+def test_in_a_real_project_a_package_without_files_is_told(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_package(changed, "PythonCall")
+    assert "files are not there: PythonCall (" in julia()["Julia engine"].found
+    monkeypatch.setenv(DEPOTS, str(tmp_path / "empty"))
+    assert " more (JULIA_DEPOT_PATH is " in julia()["Julia engine"].found

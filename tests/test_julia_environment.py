@@ -14,26 +14,28 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 import pytest
-from fake_julia import fake_julia, fake_project, packages
+from fake_julia import fake_environment, fake_julia, fake_project
 
 import pyturingvi as tv
-from pyturingvi.bridge import environment as julia_environment
 from pyturingvi.bridge.environment import (
-    BROKEN,
-    OLDEST,
+    DEPOTS,
     VARIABLES,
     JuliaEnvironment,
-    Probe,
+    Problem,
     examine_environment,
+    examine_files,
     find_environment,
-    juliapkg_table,
-    manifest_versions,
     remember,
+)
+from pyturingvi.bridge.log import keep, one_line
+from pyturingvi.bridge.packages import (
+    installed_by_setup,
+    manifest_versions,
+    required_packages,
     satisfies,
     source_directory,
 )
-from pyturingvi.bridge.remembered import forget_settings, settings_path
-from pyturingvi.engines import base
+from pyturingvi.bridge.remembered import forget_settings, last_failure, remember_failure, settings_path
 from pyturingvi.errors import EngineError, JuliaError, OutputError
 
 EXE, PROJECT = VARIABLES
@@ -43,12 +45,19 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path / "config"))
+    monkeypatch.delenv(DEPOTS, raising=False)
     return tmp_path / "config" / "julia.json"
 
 
 @pytest.fixture
 def usable(tmp_path: Path) -> JuliaEnvironment:
-    return JuliaEnvironment(str(fake_julia(tmp_path / "bin")), str(fake_project(tmp_path / "project")), "registered")
+    return fake_environment(tmp_path)
+
+
+def found() -> JuliaEnvironment:
+    environment = find_environment()
+    assert environment is not None
+    return environment
 
 
 # ---- versions: the rules are those of Julia's Pkg, "Compatibility" in its manual --------------------------------
@@ -72,13 +81,19 @@ def usable(tmp_path: Path) -> JuliaEnvironment:
         ("0.7.12", "0.6, 0.7", True),
         ("0.8.0", "0.6, 0.7", False),
         ("2.8.0+1", "2.3", True),
+        ("1.2.9", "~1.2.3", True),
+        ("1.2.2", "~1.2.3", False),
+        ("1.3.0", "~1.2.3", False),
+        ("1.9.0", "~1", True),
+        ("1.2.3", "=1.2.3", True),
+        ("1.2.4", "=1.2.3", False),
         ("", "2.3", True),
         ("0.1.0", "", True),
         (None, "", False),
         (None, "1", False),
     ],
 )
-def test_satisfies_is_julias_caret_rule(version: str | None, compat: str, expected: bool) -> None:
+def test_satisfies_is_julias_rule(version: str | None, compat: str, expected: bool) -> None:
     assert satisfies(version, compat) is expected
 
 
@@ -88,9 +103,7 @@ def test_juliacalls_variables_come_before_what_setup_remembered(
 ) -> None:
     assert find_environment() is None
     remember(usable)
-    found = find_environment()
-    assert found is not None
-    assert (found.executable, found.project, found.origin) == (usable.executable, usable.project, "registered")
+    assert (found().executable, found().project, found().origin) == (usable.executable, usable.project, "registered")
     monkeypatch.setenv(EXE, "/other/julia")
     monkeypatch.setenv(PROJECT, "/other/project")
     assert find_environment() == JuliaEnvironment("/other/julia", "/other/project", "variables")
@@ -113,8 +126,8 @@ def test_juliacalls_options_of_the_interpreter_come_before_its_variables() -> No
     assert done.stdout == "/a /b\n"
 
 
-def test_an_environment_of_juliapkg_is_found_without_juliapkg(config: Path, usable: JuliaEnvironment) -> None:
-    remember(JuliaEnvironment(usable.executable, usable.project, "juliapkg"))
+def test_an_environment_of_juliapkg_is_found_without_juliapkg(config: Path, tmp_path: Path) -> None:
+    remember(fake_environment(tmp_path, origin="juliapkg"))
     code = (
         "import sys; sys.modules['juliapkg'] = None\n"
         "from pyturingvi.bridge.environment import examine_environment, find_environment\n"
@@ -124,6 +137,7 @@ def test_an_environment_of_juliapkg_is_found_without_juliapkg(config: Path, usab
     assert done.stdout == "juliapkg []\n"
 
 
+# ---- remembered ---------------------------------------------------------------------------------------------
 def test_the_settings_lie_where_the_variable_says_or_in_the_users_own_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,18 +154,27 @@ def test_what_is_remembered_can_be_replaced_and_forgotten(config: Path, usable: 
     assert forget_settings() is False
     assert remember(usable) == config
     remember(JuliaEnvironment(usable.executable, "/another", "juliapkg"))
-    found = find_environment()
-    assert found is not None
-    assert (found.project, found.origin) == ("/another", "juliapkg")
+    assert (found().project, found().origin) == ("/another", "juliapkg")
     assert [path.name for path in config.parent.iterdir()] == ["julia.json"]
     assert forget_settings() is True
     assert find_environment() is None
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b'{"environment": "registered"}', b'{"environment": "juliapkg"}'],
-)
+def test_a_setup_that_failed_stands_beside_what_was_remembered_until_one_succeeds(
+    config: Path, usable: JuliaEnvironment
+) -> None:
+    remember_failure("no network", "pyturingvi setup")
+    assert (find_environment(), last_failure()) == (None, ("no network", "pyturingvi setup"))
+    remember(usable)
+    assert last_failure() is None
+    remember_failure("no disk", "rm -r ~/old")
+    assert (found().project, last_failure()) == (usable.project, ("no disk", "rm -r ~/old"))
+    config.write_text("{")
+    remember_failure("no luck", "pyturingvi setup")
+    assert (find_environment(), last_failure()) == (None, ("no luck", "pyturingvi setup"))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b'{"environment": "juliapkg"}'])
 def test_damaged_settings_get_one_line_that_says_how_to_renew_them(config: Path, content: bytes) -> None:
     config.parent.mkdir()
     config.write_bytes(content)
@@ -160,54 +183,32 @@ def test_damaged_settings_get_one_line_that_says_how_to_renew_them(config: Path,
     assert "\n" not in str(caught.value)
 
 
-def test_an_automatic_choice_warns_once_of_damaged_settings(
-    config: Path, isotropic: tv.models.Model, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("value", [None, [], 1, True, "1.10.8"])
+@pytest.mark.parametrize("name", ["environment", "executable", "project", "probe", "version", "library", "modified"])
+def test_settings_with_an_entry_of_a_wrong_type_or_none_are_damaged(
+    config: Path, usable: JuliaEnvironment, name: str, value: object
 ) -> None:
-    monkeypatch.setattr(base, "_told", set())
+    right = {"modified": int, "probe": dict}.get(name, str)
+    remember(usable)
+    for changed in ({name: value} if type(value) is not right else {}, None):
+        settings = json.loads(config.read_text())
+        table = settings if name in settings else settings["probe"]
+        table.pop(name) if changed is None else table.update(changed)
+        if changed != {}:
+            config.write_text(json.dumps(settings))
+            with pytest.raises(EngineError, match=r"unreadable .*pyturingvi setup$"):
+                find_environment()
+            remember(usable)
+
+
+def test_an_automatic_choice_warns_once_of_damaged_settings(config: Path, isotropic: tv.models.Model) -> None:
     config.parent.mkdir()
     config.write_text("{")
     words = r"the settings '.*julia\.json' are unreadable.*Mend it with: pyturingvi setup; until then the numpy engine"
     with pytest.warns(RuntimeWarning, match=words) as caught:
-        assert base.select_engine("auto", isotropic).name == "numpy"
+        assert tv.fit(isotropic, n_iterations=1, progress=False).engine == "numpy"
     assert len(caught) == 1
-    assert base.select_engine("auto", isotropic).name == "numpy"
-
-
-def test_settings_with_half_a_probe_are_damaged(config: Path, usable: JuliaEnvironment) -> None:
-    remember(usable)
-    settings = json.loads(config.read_text())
-    del settings["probe"]["library"]
-    config.write_text(json.dumps(settings))
-    with pytest.raises(EngineError, match="unreadable"):
-        find_environment()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("version", None), ("version", 1.1), ("library", []), ("stdlib", None), ("modified", "now"), ("modified", True)],
-)
-def test_settings_with_wrong_types_in_the_probe_are_damaged(
-    config: Path, usable: JuliaEnvironment, name: str, value: object
-) -> None:
-    remember(usable)
-    settings = json.loads(config.read_text())
-    settings["probe"][name] = value
-    config.write_text(json.dumps(settings))
-    with pytest.raises(EngineError, match=f"julia.json' are unreadable .*'{name}' is .*pyturingvi setup$"):
-        find_environment()
-
-
-@pytest.mark.parametrize("probe", [None, [], "1.10.8"])
-@pytest.mark.parametrize("name", ["probe", "executable", "project", "environment"])
-def test_settings_with_wrong_types_are_damaged(
-    config: Path, usable: JuliaEnvironment, name: str, probe: object
-) -> None:
-    if name != "probe" and isinstance(probe, str):
-        probe = 1
-    remember(usable)
-    config.write_text(json.dumps(json.loads(config.read_text()) | {name: probe}))
-    with pytest.raises(EngineError, match=f"'{name}' is .*pyturingvi setup$"):
-        find_environment()
+    assert tv.fit(isotropic, n_iterations=1, progress=False).engine == "numpy"
 
 
 def test_settings_that_cannot_be_written_get_an_error_that_names_them(
@@ -215,7 +216,7 @@ def test_settings_that_cannot_be_written_get_an_error_that_names_them(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path / "file" / "below"))
-    with pytest.raises(OutputError, match=r"setup: cannot write '.*below/julia\.json'"):
+    with pytest.raises(OutputError, match=r"setup: cannot make the folder '.*file/below': a file is in its way"):
         remember(usable)
     assert find_environment() is None
     assert forget_settings() is False
@@ -225,42 +226,90 @@ def test_julia_is_asked_again_only_when_its_file_has_changed(config: Path, usabl
     remember(usable)
     calls = Path(f"{usable.executable}-calls")
     before = len(calls.read_text())
-    found = find_environment()
-    assert found is not None
-    assert found.probe().version == "1.10.8"
+    environment = found()
+    assert environment.probe().version == "1.10.8"
     assert len(calls.read_text()) == before
     fake_julia(Path(usable.executable).parent, "1.10.10")
-    assert found.probe().version == "1.10.10"
+    assert environment.probe().version == "1.10.10"
+
+
+# ---- the depots, where the packages are ---------------------------------------------------------------------
+def test_the_depots_at_setup_are_restored_unless_the_user_sets_others(
+    config: Path, tmp_path: Path, usable: JuliaEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv(DEPOTS, f"depot{os.pathsep}~/second{os.pathsep}")
+    remember(usable)
+    whole = f"{tmp_path / 'depot'}{os.pathsep}/home/me/second{os.pathsep}"
+    assert (found().variables(), found().other_depots()) == ({}, "")  # those of this shell are the same
+    monkeypatch.delenv(DEPOTS)
+    assert (found().variables(), found().other_depots()) == ({DEPOTS: whole}, "")
+    monkeypatch.setenv(DEPOTS, "/mine")
+    assert found().variables() == {}
+    assert found().other_depots() == f"{DEPOTS} is '/mine' here and was '{whole}' at `pyturingvi setup`"
+
+
+def test_depots_that_were_not_set_at_setup_or_not_remembered_then_are_left_alone(
+    config: Path, usable: JuliaEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember(usable)
+    assert found().variables() == {}
+    monkeypatch.setenv(DEPOTS, "/mine")
+    assert found().other_depots().endswith("was 'not set' at `pyturingvi setup`")
+    settings = json.loads(config.read_text())
+    settings["probe"]["stdlib"] = "Random|SHA"
+    del settings["depots"]
+    config.write_text(json.dumps(settings))  # as earlier versions wrote it
+    assert (found().variables(), found().other_depots()) == ({}, "")
+    assert examine_environment(found()) == []
+
+
+def test_julia_looks_for_files_in_the_depots_of_setup_and_so_do_the_commands_that_mend(
+    config: Path, tmp_path: Path, usable: JuliaEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DEPOTS, "/scratch/my depot")
+    remember(usable)
+    monkeypatch.delenv(DEPOTS)
+    assert examine_files(found()) == []
+    assert Path(f"{usable.executable}-calls").read_text().splitlines()[-1] == "/scratch/my depot"
+    (tmp_path / "bin" / "missing").write_text("Zygote IRTools")
+    (problem,) = examine_files(found())
+    assert (
+        "packages whose files are not there: Zygote, IRTools (JULIA_DEPOT_PATH is '/scratch/my depot')" in problem.what
+    )
+    assert problem.command.startswith(
+        f"{DEPOTS}='/scratch/my depot' {usable.executable} --project={usable.project} -e "
+    )
+    assert "Pkg.instantiate()" in problem.command
+    monkeypatch.setenv(DEPOTS, "/mine")
+    (problem,) = examine_files(found())
+    assert f"({DEPOTS} is '/mine' here and was '/scratch/my depot' at `pyturingvi setup`)" in problem.what
+    assert problem.command == f"unset {DEPOTS}"
 
 
 # ---- checked ------------------------------------------------------------------------------------------------
-def problem_of(environment: JuliaEnvironment) -> julia_environment.Problem:
+def problem_of(environment: JuliaEnvironment) -> Problem:
     (problem,) = examine_environment(environment)
     assert "\n" not in str(problem)
     return problem
 
 
-def test_an_environment_with_all_that_is_needed_has_no_problem(usable: JuliaEnvironment) -> None:
-    assert examine_environment(usable) == []
-
-
 @pytest.mark.parametrize("version", ["1.9.4", "1.10.0", "1.10.7", "1.11.0", "1.11.5"])
 def test_a_julia_that_turing_does_not_run_in_is_named_with_what_is_needed(tmp_path: Path, version: str) -> None:
-    julia = fake_julia(tmp_path / "bin", version)
-    problem = problem_of(JuliaEnvironment(str(julia), str(fake_project(tmp_path / "project")), "registered"))
+    julia = fake_environment(tmp_path, version)
+    problem = problem_of(julia)
     assert problem.what == (
-        f"Julia {version} at {str(julia)!r} cannot be used: 1.10.8 or a later 1.10, or 1.11.6 or later is needed"
+        f"Julia {version} at {julia.executable!r} cannot be used: 1.10.8 or a later 1.10, or 1.11.6 or later is needed"
     )
     assert problem.command == "pyturingvi setup"
-    named = problem_of(JuliaEnvironment(str(julia), str(tmp_path / "project"), "variables"))
+    named = problem_of(fake_environment(tmp_path, version, origin="variables"))
     assert named.command == f"unset {EXE} {PROJECT}; pyturingvi setup"
 
 
-@pytest.mark.parametrize("version", ["1.10.8", "1.10.11", "1.11.6", "1.12.1", "1.13.0-beta1"])
+@pytest.mark.parametrize("version", ["1.10.8", "1.10.11", "1.11.6", "1.12.0-rc2", "1.12.1", "1.13.0-beta1"])
 def test_other_versions_of_julia_pass(tmp_path: Path, version: str) -> None:
-    julia = fake_julia(tmp_path / "bin", version)
-    project = fake_project(tmp_path / "project")
-    assert examine_environment(JuliaEnvironment(str(julia), str(project), "registered")) == []
+    assert examine_environment(fake_environment(tmp_path, version)) == []
 
 
 def test_an_executable_that_is_gone_or_no_julia_is_named(tmp_path: Path) -> None:
@@ -268,10 +317,13 @@ def test_an_executable_that_is_gone_or_no_julia_is_named(tmp_path: Path) -> None
     gone = problem_of(JuliaEnvironment(str(tmp_path / "gone"), project, "registered"))
     assert gone.what == f"there is no Julia executable at {str(tmp_path / 'gone')!r}"
     other = fake_julia(tmp_path, name="other")
-    other.write_text("#!/bin/sh\necho hello\n")
-    assert "does not answer like Julia: hello" in problem_of(JuliaEnvironment(str(other), project, "registered")).what
-    other.write_text("#!/bin/sh\necho sorry >&2\nexit 3\n")
-    assert "does not answer like Julia: sorry" in problem_of(JuliaEnvironment(str(other), project, "registered")).what
+    for script, words in [
+        ("#!/bin/sh\necho hello\n", "does not answer like Julia: hello"),
+        ("#!/bin/sh\necho sorry >&2\nexit 3\n", "does not answer like Julia: sorry"),
+        ("#!/no/such/shell\n", "there is no Julia executable at"),
+    ]:
+        other.write_text(script)
+        assert words in problem_of(JuliaEnvironment(str(other), project, "registered")).what
     other.chmod(0o644)
     assert "does not run" in problem_of(JuliaEnvironment(str(other), project, "registered")).what
 
@@ -283,26 +335,30 @@ def test_a_project_that_is_gone_or_was_never_installed_is_named(tmp_path: Path) 
     (tmp_path / "empty").mkdir()
     empty = problem_of(JuliaEnvironment(julia, str(tmp_path / "empty"), "registered"))
     assert "has no Manifest.toml" in empty.what
-    assert all(f'name="{name}"' in empty.command for name in packages())
+    assert all(f'name="{package.name}"' in empty.command for package in required_packages())
     (tmp_path / "empty" / "Manifest.toml").write_text("deps = [")
     assert "cannot be read" in problem_of(JuliaEnvironment(julia, str(tmp_path / "empty"), "registered")).what
 
 
 def test_missing_and_old_packages_are_listed_with_a_command_that_the_shell_reads_right(tmp_path: Path) -> None:
     julia = fake_julia(tmp_path / "a b" / "bin")
-    project = fake_project(tmp_path / "it's" / "project", {"Zygote": "0.6.70", "Optimisers": None, "PythonCall": None})
+    changes = {"Zygote": "0.6.70", "Optimisers": None, "PythonCall": "0.9.1"}
+    project = fake_project(tmp_path / "it's" / "project", changes)
     problem = problem_of(JuliaEnvironment(str(julia), str(project), "registered"))
-    assert problem.what.endswith("lacks Optimisers 0.4, Zygote 0.7 in place of 0.6.70, PythonCall")
-    words = shlex.split(problem.command)
-    assert words[:3] == [str(julia), f"--project={project}", "-e"]
-    assert words[3] == (
+    ours = version_of("juliacall")
+    words = f"lacks Optimisers 0.4, Zygote 0.7 in place of 0.6.70, PythonCall {ours} in place of 0.9.1"
+    assert problem.what.endswith(words)
+    assert shlex.split(problem.command) == [
+        str(julia),
+        f"--project={project}",
+        "-e",
         'using Pkg; Pkg.add([(name="Optimisers", version="0.4"), (name="Zygote", version="0.7"), '
-        f'(name="PythonCall", version="{version_of("juliacall")}")])'
-    )
+        f'(name="PythonCall", version="{ours}")])',
+    ]
     assert problem_of(JuliaEnvironment(str(julia), str(project), "juliapkg")).command == "pyturingvi setup"
 
 
-def test_a_package_of_our_own_name_in_the_project_is_in_the_way(tmp_path: Path, usable: JuliaEnvironment) -> None:
+def test_a_package_of_our_own_name_in_the_project_is_in_the_way(usable: JuliaEnvironment) -> None:
     uuid = tomllib.loads((source_directory() / "Project.toml").read_text())["uuid"]
     with (Path(usable.project) / "Manifest.toml").open("a") as stream:
         stream.write(f'\n[[deps.PyTuringVI]]\nuuid = "{uuid}"\nversion = "0.0.1"\n')
@@ -312,50 +368,36 @@ def test_a_package_of_our_own_name_in_the_project_is_in_the_way(tmp_path: Path, 
 
 
 def test_the_manifest_is_the_one_that_this_julia_would_read(tmp_path: Path) -> None:
-    zygote = packages()["Zygote"][0]
+    (zygote,) = (package.uuid for package in required_packages() if package.name == "Zygote")
     project = fake_project(tmp_path, {"Zygote": "0.7.1"})
     fake_project(tmp_path, {"Zygote": "0.7.2"}, "Manifest-v1.11.toml")
     assert manifest_versions(str(project), (1, 10, 8))[zygote] == "0.7.1"
     assert manifest_versions(str(project), (1, 11, 6))[zygote] == "0.7.2"
 
 
-# ---- what is bundled ----------------------------------------------------------------------------------------
-def test_juliapkg_installs_what_the_bundled_project_needs_and_no_other_versions() -> None:
-    project = tomllib.loads((source_directory() / "Project.toml").read_text())
-    standard = {"Dates", "LinearAlgebra", "Printf", "Random", "SHA", "SparseArrays", "Statistics"}
-    known = {**project["deps"], **project.get("weakdeps", {})}
-    listed = juliapkg_table()["packages"]
-    assert set(project["deps"]) - standard <= set(listed)
-    for name, entry in listed.items():
-        assert entry == {"uuid": known[name], "version": project["compat"][name]}
-
-
-def test_juliapkg_installs_every_backend_that_a_turing_model_may_choose_by_itself() -> None:
+def test_setup_installs_every_backend_that_a_turing_model_may_choose_by_itself() -> None:
     """ForwardDiff comes with Turing; the others must be asked for."""
     code = (source_directory() / "ext" / "TuringExt" / "backends.jl").read_text()
     backends = dict(re.findall(r'"(\w+)", "([0-9a-f-]{36})"', code))
     assert set(backends) == {"ForwardDiff", "ReverseDiff", "Mooncake", "Zygote"}
-    listed = juliapkg_table()["packages"]
-    for name in ("ReverseDiff", "Mooncake", "Zygote"):
-        assert listed[name]["uuid"] == backends[name]
+    del backends["ForwardDiff"]
+    assert backends.items() <= {package.name: package.uuid for package in installed_by_setup()}.items()
 
 
-def test_juliapkg_takes_a_julia_that_the_checks_take() -> None:
-    compat = pytest.importorskip("juliapkg.compat")
-    needed = compat.Compat.parse(juliapkg_table()["julia"])
-    for minor in range(8, 14):
-        for patch in range(12):
-            version = (1, minor, patch)
-            passes = version >= OLDEST and not BROKEN[0] <= version < BROKEN[1] and minor <= 12
-            assert (compat.Version(*version) in needed) is passes
+# ---- what Julia writes and throws -------------------------------------------------------------------------------
+def test_of_what_julia_writes_one_line_is_told_and_all_of_it_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "Info: so far\nERROR: LoadError: no\n  package\n\nStacktrace:\n [1] f(x)\n   @ here\nERROR: more\n"
+    assert one_line(words) == "LoadError: no package"
+    assert one_line("first\nlast words\n\n") == "last words"
+    assert one_line("") == ""
+    (tmp_path / "file").write_text("")
+    for state in (tmp_path, tmp_path / "file"):  # and where nothing can be written, in a temporary file
+        monkeypatch.setenv("XDG_STATE_HOME", str(state))
+        assert keep(words).read_text() == words
 
 
-def test_a_probe_reads_versions_with_and_without_a_suffix() -> None:
-    assert Probe("1.12.0-rc2", "", "", "", 0).numbers == (1, 12, 0)
-    assert Probe("1.10.8", "", "", "", 0).numbers == (1, 10, 8)
-
-
-# ---- what Julia throws ---------------------------------------------------------------------------------------
 def test_what_julia_threw_in_a_worker_arrives_whole() -> None:
     error = pickle.loads(pickle.dumps(JuliaError("DomainError with -1.0", "DomainError")))
     assert (type(error), str(error), error.kind) == (JuliaError, "Julia: DomainError with -1.0", "DomainError")

@@ -8,13 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from julia_children import PACKAGE, break_package, copy_project, popen, run
 
-from pyturingvi.bridge.environment import JuliaEnvironment, find_environment
+import pyturingvi as tv
+from pyturingvi.bridge.environment import DEPOTS, JuliaEnvironment, find_environment
+from pyturingvi.errors import EngineError, JuliaError
 
 pytestmark = pytest.mark.julia
 
@@ -24,6 +29,64 @@ def environment() -> JuliaEnvironment:
     found = find_environment()
     assert found is not None
     return found
+
+
+# ---- a Julia that runs, in this process ---------------------------------------------------------------------
+def test_a_second_start_gives_the_julia_that_runs() -> None:
+    assert tv.start_julia() is tv.start_julia()
+
+
+def test_a_start_outside_the_main_thread_is_refused() -> None:
+    with ThreadPoolExecutor(1) as pool, pytest.raises(EngineError, match="^Julia runs in the main thread only; use w"):
+        pool.submit(tv.start_julia).result()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        ('error("boom")', "ErrorException", "Julia: boom"),
+        ("sqrt(-1.0)", "DomainError", "Julia: DomainError with -1.0:\n"),
+        ("nothing_of_that_name", "UndefVarError", "Julia: UndefVarError: `nothing_of_that_name` not defined"),
+        ("sin(1, 2, 3)", "MethodError", "Julia: MethodError: no method matching sin(::Int64, ::Int64, ::Int64)"),
+        ('error("x" ^ 100_000)', "ErrorException", "Julia: " + "x" * 2000),
+        ("struct Ours <: Exception end; throw(Ours())", "Ours", "Julia: "),
+    ],
+)
+def test_an_error_in_julia_arrives_in_few_words_with_its_kind(code: str, kind: str, words: str) -> None:
+    with pytest.raises(JuliaError) as caught:
+        tv.start_julia().seval(code)
+    assert caught.value.kind == kind
+    assert str(caught.value).startswith(words)
+    assert len(str(caught.value)) < 2100
+    assert len(traceback.format_exception(caught.value)) < 15
+    assert not any(word in str(caught.value) for word in ("Stacktrace", "Closest candidates"))
+
+
+def test_a_call_takes_keywords_and_tells_a_wrong_one() -> None:
+    runtime = tv.start_julia()
+    f = runtime.seval("(x; function_=1, self=2) -> x + 10self + 100function_")
+    assert runtime.call(f, 5, self=4, function_=3) == 345
+    assert runtime.call(f, 5) == 125
+    for arguments, keywords in (((5,), {"z": 1}), ((), {}), (("a",), {})):
+        with pytest.raises(JuliaError, match=r"MethodError: no method matching") as caught:
+            runtime.call(f, *arguments, **keywords)
+        assert caught.value.kind == "MethodError"
+        assert "\n" not in str(caught.value)
+
+
+def test_a_second_ctrl_c_ends_a_run_at_once_and_leaves_julia_usable(isotropic: tv.models.Model) -> None:
+    def run_it(callback: Any = None) -> np.ndarray:
+        settings = {"n_iterations": 300, "elbo_every": 30, "engine": "julia", "progress": False}
+        return tv.fit(isotropic, callback=callback, **settings).params  # type: ignore[arg-type]
+
+    def press_twice(iteration: int, elbo: float) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    before = run_it()
+    with pytest.raises(KeyboardInterrupt):
+        run_it(press_twice)
+    np.testing.assert_array_equal(run_it(), before)
 
 
 # ---- who else is there --------------------------------------------------------------------------------------
@@ -67,7 +130,11 @@ def test_a_julia_that_other_code_started_with_its_own_project_is_used_with_a_war
     assert environment.project in said
 
 
-def stub_checkout(folder: Path, body: str) -> dict[str, str]:
+def depots(environment: JuliaEnvironment) -> str:
+    return os.environ.get(DEPOTS) or environment.depots or ""
+
+
+def stub_checkout(environment: JuliaEnvironment, folder: Path, body: str) -> dict[str, str]:
     """Variables of a checkout whose Julia package is small, and compiled nowhere yet."""
     shutil.copytree(Path(PACKAGE) / "pyturingvi", folder / "pyturingvi")
     shutil.rmtree(folder / "pyturingvi" / "julia", ignore_errors=True)
@@ -75,39 +142,20 @@ def stub_checkout(folder: Path, body: str) -> dict[str, str]:
     shutil.copy(Path(PACKAGE) / "julia" / "Project.toml", folder / "julia")
     (folder / "julia" / "src" / "PyTuringVI.jl").write_text(f"module PyTuringVI\n{body}\nend\n")
     (folder.parent / "depot").mkdir(exist_ok=True)
-    depot = f"{folder.parent / 'depot'}:{os.environ.get('JULIA_DEPOT_PATH', '')}"
+    depot = f"{folder.parent / 'depot'}:{depots(environment)}"
     return {"PYTHONPATH": str(folder), "JULIA_DEPOT_PATH": depot}
-
-
-def test_a_second_start_gives_the_julia_that_runs(environment: JuliaEnvironment) -> None:
-    assert run("print(tv.start_julia() is tv.start_julia())", environment) == ["True"]
 
 
 def test_two_checkouts_each_run_their_own_julia_code(environment: JuliaEnvironment, tmp_path: Path) -> None:
     names = ("one", "two")
-    settings = {
-        name: stub_checkout(tmp_path / name, f'const COMPILED_IN = @__DIR__\nconst NAME = "{name}"') for name in names
-    }
+    body = 'const COMPILED_IN = @__DIR__\nconst NAME = "{}"'
+    settings = {name: stub_checkout(environment, tmp_path / name, body.format(name)) for name in names}
     code = "P = tv.start_julia().module; print(P.NAME, P.COMPILED_IN)"
     for name in names * 2:  # each is compiled last once
         assert run(code, environment, **settings[name]) == [f"{name} {tmp_path / name / 'julia' / 'src'}"]
 
 
 # ---- threads and processes ----------------------------------------------------------------------------------
-def test_a_start_outside_the_main_thread_is_refused_and_does_no_harm(environment: JuliaEnvironment) -> None:
-    code = """
-    said = []
-    thread = threading.Thread(target=lambda: said.append(outcome(tv.start_julia)))
-    thread.start()
-    thread.join()
-    print(said[0])
-    print(tv.start_julia().version)
-    """
-    refused, version = run(code, environment)
-    assert refused == "EngineError: Julia runs in the main thread only; use worker processes in place of threads."
-    assert version == environment.probe().version
-
-
 def test_a_forked_worker_gets_an_error_and_the_parent_goes_on(environment: JuliaEnvironment) -> None:
     code = """
     import multiprocessing
@@ -196,18 +244,6 @@ def test_ctrl_c_in_a_long_run_returns_what_is_fitted_and_the_process_lives_on(en
     assert child.returncode == 0
 
 
-def test_a_second_ctrl_c_ends_the_run_at_once_and_leaves_julia_usable(environment: JuliaEnvironment) -> None:
-    code = """
-    before = bits(fit())
-    def press_twice(iteration, elbo):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-    print(outcome(lambda: fit(callback=press_twice)).split(":")[0])
-    print(bits(fit()) == before)
-    """
-    assert run(code, environment) == ["KeyboardInterrupt", "True"]
-
-
 @pytest.mark.parametrize("delay", [0.1, 0.8, 1.8])
 def test_ctrl_c_while_julia_starts_is_kept_until_it_has(environment: JuliaEnvironment, delay: float) -> None:
     code = """
@@ -259,7 +295,8 @@ def test_many_ctrl_c_while_julia_starts_end_in_words_and_not_in_a_crash(environm
 def test_ctrl_c_while_the_package_is_compiled_ends_that_at_once(environment: JuliaEnvironment, tmp_path: Path) -> None:
     """As at a terminal: every process of the group is told."""
     slow = 'isfile(raw"SLOW") && sleep(600)'.replace("SLOW", str(tmp_path / "slow"))
-    settings = stub_checkout(tmp_path / "checkout", f'write(raw"{tmp_path / "began"}", string(getpid()))\n{slow}')
+    body = f'write(raw"{tmp_path / "began"}", string(getpid()))\n{slow}'
+    settings = stub_checkout(environment, tmp_path / "checkout", body)
     (tmp_path / "slow").write_text("")
     code = """
     print(outcome(tv.start_julia).split(":")[0], flush=True)
@@ -276,6 +313,7 @@ def test_ctrl_c_while_the_package_is_compiled_ends_that_at_once(environment: Jul
             began = time.perf_counter()
             assert child.stdout.readline() == "KeyboardInterrupt\n"
             assert time.perf_counter() - began < 5.0
+            assert not list((tmp_path / "depot").rglob("jl_*"))  # half-made files
             version, words = child.stdout.read(), child.stderr.read()
         finally:
             child.kill()
@@ -316,13 +354,14 @@ def test_a_package_whose_files_are_gone_gets_a_short_error_each_time(
 ) -> None:
     broken = copy_project(environment, tmp_path / "project")
     break_package(broken.project, "Optimisers")
-    depot = f"{tmp_path / 'depot'}:{os.environ.get('JULIA_DEPOT_PATH', '')}"
+    depot = f"{tmp_path / 'depot'}:{depots(environment)}"
     code = "print(*[repr(outcome(tv.start_julia)) for _ in range(2)], sep='\\n')"
-    for said in run(code, broken, JULIA_DEPOT_PATH=depot):
-        assert said.startswith("'EngineError: the Julia package PyTuringVI could not be compiled: ERROR: ")
+    for said in run(code, broken, JULIA_DEPOT_PATH=depot, XDG_STATE_HOME=str(tmp_path / "state")):
+        assert said.startswith("'EngineError: the Julia package PyTuringVI could not be compiled (code 1): ")
         assert "Package Optimisers" in said
         assert len(said) < 1000
-        assert "Stacktrace" not in said
+        log = said.partition(" own words are in ")[2].rstrip("'")
+        assert "Stacktrace" in Path(log).read_text()
 
 
 def test_a_pythoncall_that_does_not_load_gets_an_error_and_then_another_that_says_restart(
@@ -330,9 +369,12 @@ def test_a_pythoncall_that_does_not_load_gets_an_error_and_then_another_that_say
 ) -> None:
     broken = copy_project(environment, tmp_path / "project")
     break_package(broken.project, "PythonCall")
-    first, second = run("print(*[outcome(tv.start_julia) for _ in range(2)], sep='\\n')", broken)
+    code = "print(*[outcome(tv.start_julia) for _ in range(2)], sep='\\n')"
+    first, second = run(code, broken, XDG_STATE_HOME=str(tmp_path))
     assert first.startswith("EngineError: Julia")
     assert "did not start with the project" in first
+    assert "Package PythonCall" in first
+    assert f"own words are in {tmp_path}/" in first
     assert second == first + " Restart Python for another attempt."
 
 
@@ -357,7 +399,7 @@ def test_a_project_folder_that_cannot_be_written_is_used(environment: JuliaEnvir
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux does")
 def test_a_depot_that_cannot_be_written_is_used(environment: JuliaEnvironment, tmp_path: Path) -> None:
-    settings = stub_checkout(tmp_path / "checkout", "const ANSWER = 42")
+    settings = stub_checkout(environment, tmp_path / "checkout", "const ANSWER = 42")
     prefix = read_only(tmp_path / "depot")
     for cache in (str(tmp_path / "cache"), "/proc/nonexistent"):  # with nothing writable at all, a temporary one
         code = "print(tv.start_julia().module.ANSWER)"
@@ -367,47 +409,6 @@ def test_a_depot_that_cannot_be_written_is_used(environment: JuliaEnvironment, t
 
 
 # ---- what a start leaves alone ------------------------------------------------------------------------------
-def test_an_error_in_julia_arrives_in_few_words(environment: JuliaEnvironment) -> None:
-    code = """
-    import traceback
-    runtime = tv.start_julia()
-    try:
-        runtime.seval('error("boom")')
-    except tv.PyTuringVIError as error:
-        print(repr(error))
-        print(len(traceback.format_exc().splitlines()))
-    print(repr(outcome(runtime.seval, "sqrt(-1.0)")))
-    print(repr(outcome(runtime.seval, "nothing_of_that_name")))
-    print(len(outcome(runtime.seval, 'error("x" ^ 100_000)')))
-    for code in ('error("boom")', "sqrt(-1.0)", "nothing_of_that_name", "sin(1, 2, 3)"):
-        try:
-            runtime.seval(code)
-        except tv.PyTuringVIError as error:
-            print(error.kind)
-    """
-    boom, lines, domain, unknown, longest, *kinds = run(code, environment)
-    assert kinds == ["ErrorException", "DomainError", "UndefVarError", "MethodError"]
-    assert boom == "JuliaError('boom')"
-    assert int(lines) < 15
-    assert domain.startswith("'JuliaError: Julia: DomainError with -1.0:")
-    assert "nothing_of_that_name" in unknown
-    assert int(longest) < 2100
-
-
-def test_a_call_takes_keywords_and_tells_a_wrong_one(environment: JuliaEnvironment) -> None:
-    code = """
-    runtime = tv.start_julia()
-    f = runtime.seval("(x; function_=1, y=2) -> x + 10y + 100function_")
-    print(runtime.call(f, 5, y=4, function_=3), runtime.call(f, 5))
-    for wrong in (lambda: runtime.call(f, 5, z=1), lambda: runtime.call(f), lambda: runtime.call(f, "a")):
-        try:
-            wrong()
-        except tv.PyTuringVIError as error:
-            print(error.kind, len(str(error).splitlines()))
-    """
-    assert run(code, environment) == ["345 125", "MethodError 1", "MethodError 1", "MethodError 1"]
-
-
 def test_a_start_prints_nothing_and_leaves_threads_signals_and_variables_as_they_are(
     environment: JuliaEnvironment,
 ) -> None:
@@ -421,8 +422,10 @@ def test_a_start_prints_nothing_and_leaves_threads_signals_and_variables_as_they
     assert int(runtime.seval("Threads.nthreads()")) == 1
     changed = {name for name in before | os.environ if before.get(name) != os.environ.get(name)}
     assert changed <= {"JULIA_PYTHONCALL_EXE"}, changed
+    runtime.seval('println(stderr, "Julia writes where it did")')
     """
-    assert run(code, environment, JULIA_NUM_THREADS="4") == []
+    with popen(code, environment, JULIA_NUM_THREADS="4") as child:
+        assert child.communicate(timeout=300) == ("", "Julia writes where it did\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes the network away as Linux does")

@@ -14,12 +14,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 from platformdirs import user_cache_path
 
-from pyturingvi.errors import EngineError
+from pyturingvi.bridge.log import failure
+
+_PATIENCE = 2.0  # seconds that a process is given to end by itself
 
 # Julia compiles into the first of its depots; where that does not do, one of ours (`spare_depot`) is first meanwhile.
 COMPILED = 'joinpath(first(DEPOT_PATH), "compiled", "v$(VERSION.major).$(VERSION.minor)", "PyTuringVI")'
@@ -77,26 +80,19 @@ def compile_ahead(command: list[str], package: str, interrupted: Callable[[], bo
         finally:
             end_process(process)
     if process.returncode:
-        reason = _reason(words) or f"Julia ended with code {process.returncode} and no words"
-        raise EngineError(f"the Julia package {package} could not be compiled: {reason}")
-
-
-def _reason(words: str) -> str:
-    """The first error in what Julia wrote, without its stack."""
-    start = max(words.find("ERROR: "), 0)
-    lines = words[start:].split("\nStacktrace:")[0].splitlines()
-    return "\n".join(line for line in lines if line.strip())[:1000]
+        raise failure(f"the Julia package {package} could not be compiled (code {process.returncode})", words)
 
 
 def end_process(process: subprocess.Popen[str]) -> None:
-    """End a process that still runs, and all that it started."""
+    """End a process that still runs, and all that it started: Julia removes its half-made files when it is asked to."""
     if process.poll() is None:
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        for member in family:
-            try:
-                member.kill()
-            except psutil.NoSuchProcess:
-                pass
+        for end in (psutil.Process.terminate, psutil.Process.kill):
+            for member in family:
+                with suppress(psutil.NoSuchProcess):
+                    end(member)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
 
 
 def spare_depot(compiled: str, source: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Which Julia and which packages the Julia engine runs with: found, checked and remembered, without starting Julia.
+"""Which Julia and which project the Julia engine runs with: found, checked and remembered, without starting Julia.
 
 An environment comes from juliacall's own variables, else from what `pyturingvi setup` remembered: the one that juliapkg
 installed, or the user's own. It supplies the dependencies only: the Julia code that runs is always the one bundled with
@@ -7,35 +7,40 @@ the imported Python package.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shlex
 import subprocess
 import sys
-import tomllib
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
+from pyturingvi.bridge.log import one_line
+from pyturingvi.bridge.packages import (
+    bundled,
+    installed_by_setup,
+    julia_compat,
+    manifest_packages,
+    numbers,
+    required_packages,
+    satisfies,
+    version_to_add,
+)
+from pyturingvi.bridge.packages import manifest_versions as manifest_versions
+from pyturingvi.bridge.packages import optional_packages as optional_packages
+from pyturingvi.bridge.packages import source_directory as source_directory
 from pyturingvi.bridge.remembered import damaged_settings, read_settings, write_settings
 from pyturingvi.errors import EngineError
 
-OLDEST = (1, 10, 8)
-BROKEN = ((1, 11, 0), (1, 11, 6))  # from the first to before the second: Turing's Libtask does not work there
 VARIABLES = ("PYTHON_JULIACALL_EXE", "PYTHON_JULIACALL_PROJECT")
-PYTHONCALL = ("PythonCall", "6099a3de-0909-46bc-b1f4-468b9a2dfc0d")
-_PROBE = (
-    'import Libdl; print(join((VERSION, abspath(Libdl.dlpath("libjulia")), Sys.BINDIR, '
-    'join(readdir(Sys.STDLIB), "|")), "\\0"))'
-)
-
-
-def source_directory() -> Path:
-    """The bundled Julia package: inside the Python package of a wheel, beside it in a clone."""
-    here = Path(__file__).parents[1]
-    return next(path for path in (here / "julia", here.parent / "julia") if (path / "Project.toml").exists())
+DEPOTS = "JULIA_DEPOT_PATH"
+_PROBE = 'import Libdl; print(join((VERSION, abspath(Libdl.dlpath("libjulia")), Sys.BINDIR), "\\0"))'
+_FIND_FILES = """
+for package in ARGS
+    name, uuid = split(package, '=')
+    isnothing(Base.locate_package(Base.PkgId(Base.UUID(uuid), String(name)))) && print(name, '\\0')
+end
+"""
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,12 @@ class Probe:
     version: str
     library: str
     bindir: str
-    stdlib: str
     modified: int
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The version as numbers."""
-        return tuple(int(part) for part in re.findall(r"\d+", self.version)[:3])
+        return numbers(self.version)
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,17 @@ class JuliaEnvironment:
     ----------
     origin : {"variables", "registered", "juliapkg"}
         Who named it.
+    depots : str, optional
+        JULIA_DEPOT_PATH at the time of `pyturingvi setup`, "" if it was not set. The packages are there, so Julia is
+        started with it again, unless the user sets the variable. (JULIA_LOAD_PATH need not be kept: what Julia loads
+        without it has the project first, and the project must have every package.)
     """
 
     executable: str
     project: str
     origin: str
     remembered: Probe | None = None
+    depots: str | None = None
 
     def probe(self) -> Probe:
         """Ask the executable, unless what it said before still holds.
@@ -81,6 +90,16 @@ class JuliaEnvironment:
         if self.remembered is not None and self.remembered.modified == modified:
             return self.remembered
         return probe_executable(self.executable)
+
+    def variables(self) -> dict[str, str]:
+        """What Julia must have among its variables, beside those of this process."""
+        return {DEPOTS: self.depots} if self.depots and DEPOTS not in os.environ else {}
+
+    def other_depots(self) -> str:
+        """In words, how the user's JULIA_DEPOT_PATH differs from that at the time of setup; else empty."""
+        if self.depots is None or DEPOTS not in os.environ or depots_in_force() == self.depots:
+            return ""
+        return f"{DEPOTS} is {os.environ[DEPOTS]!r} here and was {self.depots or 'not set'!r} at `pyturingvi setup`"
 
 
 @dataclass(frozen=True)
@@ -110,14 +129,18 @@ def find_environment() -> JuliaEnvironment | None:
             raise EngineError(f"{have} is set but {lack} is not; set both or neither.")
         return JuliaEnvironment(executable, project, "variables")
     settings = read_settings()
-    if settings is None:
+    if settings.keys() <= {"failure"}:
         return None
     try:
-        origin, executable, project = (settings[key] for key in ("environment", "executable", "project"))
-        probe = Probe(**settings["probe"])
+        probe = Probe(*(settings["probe"][field.name] for field in fields(Probe)))
+        origin, executable, project = (settings[name] for name in ("environment", "executable", "project"))
+        depots = settings.get("depots")  # not in files of earlier versions
     except (KeyError, TypeError):
         raise damaged_settings("it lacks entries") from None
-    return JuliaEnvironment(str(executable), str(project), str(origin), probe)
+    texts = (origin, executable, project, depots or "", probe.version, probe.library, probe.bindir)
+    if type(probe.modified) is not int or not all(isinstance(text, str) for text in texts):
+        raise damaged_settings("it has entries of a wrong type")
+    return JuliaEnvironment(executable, project, origin, probe, depots)
 
 
 def variables_are_set() -> bool:
@@ -129,6 +152,12 @@ def _given(variable: str) -> str | None:
     """What the user gave juliacall: its -X option comes before the environment variable, as in juliacall itself."""
     option = sys._xoptions.get(variable.removeprefix("PYTHON_").replace("_", "-").lower())
     return option if isinstance(option, str) else os.environ.get(variable)
+
+
+def depots_in_force() -> str:
+    """JULIA_DEPOT_PATH with whole paths, so that it means the same in another folder; "" if it is not set."""
+    parts = os.environ.get(DEPOTS, "").split(os.pathsep)
+    return os.pathsep.join(os.path.abspath(os.path.expanduser(part)) if part else "" for part in parts)
 
 
 def remember(environment: JuliaEnvironment) -> Path:
@@ -144,9 +173,41 @@ def remember(environment: JuliaEnvironment) -> Path:
             "environment": environment.origin,
             "executable": environment.executable,
             "project": environment.project,
+            "depots": depots_in_force(),
             "probe": asdict(environment.probe()),
         }
     )
+
+
+# ---- asked ------------------------------------------------------------------------------------------------
+def _ask(executable: str, *arguments: str, variables: Mapping[str, str] | None = None) -> list[str]:
+    """What Julia prints when run with these arguments, split at its NULs.
+
+    Raises
+    ------
+    EngineError
+        If it does not run, or fails.
+    """
+    command = [executable, "--startup-file=no", "-O0", "--compile=min", *arguments]
+    options = {"encoding": "utf-8", "errors": "replace", "timeout": 120, "env": {**os.environ, **(variables or {})}}
+    try:
+        done = subprocess.run(command, capture_output=True, **options)  # type: ignore[call-overload]
+    except FileNotFoundError:
+        raise EngineError(f"there is no Julia executable at {executable!r}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"{executable!r} does not run: {error}") from None
+    if done.returncode:
+        said = one_line(done.stderr) or (done.stderr or done.stdout).strip() or "no output"
+        raise EngineError(f"{executable!r} does not answer like Julia: {said.splitlines()[0][:200]}")
+    return str(done.stdout).split("\0")
+
+
+def probe_executable(executable: str) -> Probe:
+    """Run a Julia executable to learn its version and where its library is."""
+    parts = _ask(executable, "-e", _PROBE)
+    if len(parts) != 3:
+        raise EngineError(f"{executable!r} does not answer like Julia: {parts[0].strip()[:200]}")
+    return Probe(parts[0], parts[1], parts[2], _modified(executable))
 
 
 def _modified(executable: str) -> int:
@@ -157,180 +218,109 @@ def _modified(executable: str) -> int:
 
 
 # ---- checked ----------------------------------------------------------------------------------------------
-def probe_executable(executable: str) -> Probe:
-    """Run a Julia executable to learn its version and where its library is."""
-    command = [executable, "--startup-file=no", "-O0", "--compile=min", "-e", _PROBE]
-    try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=60)
-    except FileNotFoundError:
-        raise EngineError(f"there is no Julia executable at {executable!r}") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EngineError(f"{executable!r} does not run: {error}") from None
-    parts = done.stdout.split("\0")
-    if done.returncode or len(parts) != 4:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise EngineError(f"{executable!r} does not answer like Julia: {said[0][:200] if said else 'no output'}")
-    return Probe(parts[0], parts[1], parts[2], parts[3], _modified(executable))
-
-
 def examine_environment(environment: JuliaEnvironment) -> list[Problem]:
-    """What keeps the Julia engine from running with this environment, as far as can be told without starting it."""
+    """What keeps the Julia engine from running with this environment, as far as files of Julia and the project tell."""
     return examine_julia(environment) or examine_packages(environment)
 
 
 def examine_julia(environment: JuliaEnvironment) -> list[Problem]:
     """What is wrong with the executable: not there, no Julia, or a version that cannot be used."""
+    setup = (
+        f"unset {' '.join(VARIABLES)}; pyturingvi setup" if environment.origin == "variables" else "pyturingvi setup"
+    )
     try:
         probe = environment.probe()
     except EngineError as error:
-        return [Problem(str(error), _setup_command(environment))]
-    if probe.numbers < OLDEST or BROKEN[0] <= probe.numbers < BROKEN[1]:
-        needed = f"{'.'.join(map(str, OLDEST))} or a later 1.10, or {'.'.join(map(str, BROKEN[1]))} or later"
-        what = f"Julia {probe.version} at {environment.executable!r} cannot be used: {needed} is needed"
-        return [Problem(what, _setup_command(environment))]
+        return [Problem(str(error), setup)]
+    if not satisfies(probe.version, julia_compat()):
+        ranges = [one.strip() for one in julia_compat().split(",")]
+        needed = (
+            f"{one[1:]} or a later {one[1:].rpartition('.')[0]}" if one[0] == "~" else f"{one} or later"
+            for one in ranges
+        )
+        what = f"Julia {probe.version} at {environment.executable!r} cannot be used: {', or '.join(needed)} is needed"
+        return [Problem(what, setup)]
     return []
 
 
 def examine_packages(environment: JuliaEnvironment) -> list[Problem]:
-    """What is wrong with the packages in the project, given a Julia that can be used."""
+    """What is wrong with the packages that the project names, given a Julia that can be used."""
     probe = environment.probe()
-    needed = requirements(probe)
+    needed = required_packages()
     try:
         have = manifest_versions(environment.project, probe.numbers)
     except EngineError as error:
-        return [Problem(str(error), add_command(environment, [(name, compat) for name, _, compat in needed]))]
-    lacking = [(name, uuid, compat) for name, uuid, compat in needed if not satisfies(have.get(uuid), compat)]
+        return [Problem(str(error), add_command(environment, [package.name for package in needed]))]
+    lacking = [package for package in needed if not satisfies(have.get(package.uuid), package.compat)]
     problems = []
     if lacking:
         words = (
-            f"{name} {compat}".rstrip() + (f" in place of {have[uuid]}" if uuid in have else "")
+            f"{name} {compat.lstrip('=')}".rstrip() + (f" in place of {have[uuid]}" if uuid in have else "")
             for name, uuid, compat in lacking
         )
-        problems.append(
-            Problem(
-                f"the Julia project {environment.project!r} lacks {', '.join(words)}",
-                add_command(environment, [(name, compat) for name, _, compat in lacking]),
-            )
-        )
-    if _bundled()["uuid"] in have:
-        problems.append(
-            Problem(
-                f"the Julia project {environment.project!r} holds a PyTuringVI of its own, in place of the bundled one",
-                _pkg_command(environment, 'Pkg.rm("PyTuringVI")'),
-            )
-        )
+        what = f"the Julia project {environment.project!r} lacks {', '.join(words)}"
+        problems.append(Problem(what, add_command(environment, [package.name for package in lacking])))
+    if bundled()["uuid"] in have:
+        what = f"the Julia project {environment.project!r} holds a PyTuringVI of its own, in place of the bundled one"
+        problems.append(Problem(what, pkg_command(environment, 'Pkg.rm("PyTuringVI")')))
     return problems
 
 
-def _setup_command(environment: JuliaEnvironment) -> str:
-    setup = "pyturingvi setup"
-    return f"unset {' '.join(VARIABLES)}; {setup}" if environment.origin == "variables" else setup
+def examine_files(environment: JuliaEnvironment) -> list[Problem]:
+    """Which packages of a project that passes the checks above have no files in the depots; Julia is asked."""
+    try:
+        packages = manifest_packages(environment.project, environment.probe().numbers)
+        asked = ["-e", _FIND_FILES, *(f"{package.name}={package.uuid}" for package in packages)]
+        answer = _ask(
+            environment.executable, f"--project={environment.project}", *asked, variables=environment.variables()
+        )
+    except EngineError as error:
+        return [Problem(str(error), install_command(environment))]
+    *gone, _ = answer
+    if not gone:
+        return []
+    names = ", ".join(gone[:5]) + (f" and {len(gone) - 5} more" if len(gone) > 5 else "")
+    place = environment.other_depots() or f"{DEPOTS} is {os.environ.get(DEPOTS, environment.depots) or 'not set'!r}"
+    what = f"the Julia project {environment.project!r} names packages whose files are not there: {names} ({place})"
+    return [Problem(what, install_command(environment))]
 
 
-def add_command(environment: JuliaEnvironment, packages: list[tuple[str, str]]) -> str:
-    """The shell command that installs packages, given as (name, [compat])."""
-    brought = {PYTHONCALL[0], *juliapkg_table()["packages"]}
-    if environment.origin == "juliapkg" and brought.issuperset(name for name, _ in packages):
-        return "pyturingvi setup"
+# ---- mended -----------------------------------------------------------------------------------------------
+def add_command(environment: JuliaEnvironment, names: Iterable[str]) -> str:
+    """The shell command that installs packages."""
+    names = list(names)
+    if environment.origin == "juliapkg" and {package.name for package in installed_by_setup()}.issuperset(names):
+        return setup_command(environment)
     specs = []
-    for name, compat in packages:
-        numbers = re.findall(r"\d+", compat.split(",")[-1])  # Pkg reads "0.7" as any 0.7.x and "2" as any 2.x
-        fixed = next((k for k, number in enumerate(numbers) if number != "0"), len(numbers) - 1) + 1
-        within = ".".join(numbers[:fixed])
-        if name == PYTHONCALL[0]:
-            within = juliacall_version()
-        specs.append(f'(name="{name}", version="{within}")' if within else f'(name="{name}",)')
-    return _pkg_command(environment, f"Pkg.add([{', '.join(specs)}])")
+    for package in (*required_packages(), *optional_packages()):
+        if package.name in names:
+            within = version_to_add(package.compat)
+            specs.append(f'(name="{package.name}", version="{within}")' if within else f'(name="{package.name}",)')
+    return pkg_command(environment, f"Pkg.add([{', '.join(specs)}])")
 
 
-def _pkg_command(environment: JuliaEnvironment, call: str) -> str:
-    command = [environment.executable, f"--project={environment.project}", "-e", f"using Pkg; {call}"]
-    return " ".join(map(shlex.quote, command))
+def install_command(environment: JuliaEnvironment) -> str:
+    """The shell command that puts the files of a project's packages there."""
+    if environment.other_depots():
+        return f"unset {DEPOTS}"
+    if environment.origin == "juliapkg":
+        return setup_command(environment)
+    return pkg_command(environment, "Pkg.instantiate()")
 
 
-def juliacall_version() -> str:
-    """The version of juliacall, which PythonCall must have too; empty if it is not installed."""
-    try:
-        return version("juliacall")
-    except PackageNotFoundError:
-        return ""
+def setup_command(environment: JuliaEnvironment) -> str:
+    """The shell command that sets this environment up again."""
+    words = ["pyturingvi", "setup"]
+    if environment.origin != "juliapkg":
+        words += ["--julia", environment.executable, "--project", environment.project]
+    return _shell(environment, words)
 
 
-def manifest_versions(project: str, julia: tuple[int, ...]) -> dict[str, str]:
-    """UUID -> version of every package in a project's manifest.
-
-    Raises
-    ------
-    EngineError
-        If there is no project, or it was never resolved.
-    """
-    folder = Path(project)
-    if not folder.is_dir():
-        raise EngineError(f"there is no Julia project folder {project!r}")
-    suffix = "-v" + ".".join(map(str, julia[:2]))
-    names = [f"{stem}{end}.toml" for end in (suffix, "") for stem in ("JuliaManifest", "Manifest")]
-    path = next((folder / name for name in names if (folder / name).exists()), None)
-    if path is None:
-        raise EngineError(f"the Julia project {project!r} has no Manifest.toml: its packages are not installed")
-    try:
-        table = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise EngineError(f"{str(path)!r} cannot be read: {error}") from None
-    found = {}
-    for entries in table.get("deps", {}).values():
-        for entry in entries if isinstance(entries, list) else []:
-            found[str(entry.get("uuid"))] = str(entry.get("version", ""))
-    return found
+def pkg_command(environment: JuliaEnvironment, call: str) -> str:
+    """The shell command that calls Julia's package manager on a project."""
+    return _shell(environment, [environment.executable, f"--project={environment.project}", "-e", f"using Pkg; {call}"])
 
 
-def requirements(probe: Probe) -> list[tuple[str, str, str]]:
-    """(name, UUID, [compat]) of every package that must be installed, Julia's standard library left out."""
-    table, standard = _bundled(), set(probe.stdlib.split("|"))
-    compat = table["compat"]
-    needed = [(name, uuid, compat.get(name, "")) for name, uuid in table["deps"].items() if name not in standard]
-    return [*needed, (*PYTHONCALL, "")]
-
-
-def optional_packages() -> list[tuple[str, str, str]]:
-    """(name, UUID, [compat]) of the packages that only some features need."""
-    table = _bundled()
-    return [(name, uuid, table["compat"].get(name, "")) for name, uuid in table.get("weakdeps", {}).items()]
-
-
-def extensions_for(package: str) -> list[str]:
-    """Names of the bundled package's extensions that load with an optional package."""
-    extensions = _bundled().get("extensions", {})
-    return [name for name, triggers in extensions.items() if package in (triggers, *triggers)]
-
-
-def satisfies(found: str | None, compat: str) -> bool:
-    """Whether a version lies in Julia's caret ranges `compat`, such as "0.7" or "1.10, 2"; None, a missing one, never.
-
-    An empty version, as of a package under development, and an empty `compat` satisfy.
-    """
-    if found is None:
-        return False
-    if not compat or not found:
-        return True
-    have = [int(part) for part in re.findall(r"\d+", found)[:3]]
-    for one in compat.split(","):
-        least = [int(part) for part in re.findall(r"\d+", one)[:3]]
-        fixed = next((k for k, number in enumerate(least) if number), len(least) - 1) + 1
-        if have[:fixed] == least[:fixed] and have >= least:
-            return True
-    return False
-
-
-def _bundled() -> dict[str, Any]:
-    return tomllib.loads((source_directory() / "Project.toml").read_text())
-
-
-def juliapkg_table() -> dict[str, Any]:
-    """What juliapkg installs for us: `juliapkg.json` beside this file, which it finds and reads by itself.
-
-    Its packages and versions are those of the bundled Project.toml and the optional packages that `pyturingvi setup`
-    brings; a test keeps the two files equal. juliapkg resolves again whenever the content of the file changes, so a
-    release that needs other packages needs nothing else.
-    """
-    table: dict[str, Any] = json.loads((Path(__file__).parents[1] / "juliapkg.json").read_text())
-    return table
+def _shell(environment: JuliaEnvironment, words: list[str]) -> str:
+    variables = [f"{name}={shlex.quote(value)}" for name, value in environment.variables().items()]
+    return " ".join((*variables, *map(shlex.quote, words)))

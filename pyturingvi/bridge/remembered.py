@@ -1,4 +1,4 @@
-"""The small file in which `pyturingvi setup` remembers which Julia environment to use."""
+"""The small file in which `pyturingvi setup` remembers which Julia environment to use, or why it found none."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from typing import Any
 from platformdirs import user_config_path
 
 from pyturingvi.errors import EngineError, OutputError
-from pyturingvi.support.files import check_writable, write_text_atomically
-
-# what the entries are; which there must be, their reader knows
-_KINDS = {"environment": str, "executable": str, "project": str}
-_PROBE_KINDS = {"version": str, "library": str, "bindir": str, "stdlib": str, "modified": int}
+from pyturingvi.support.files import check_writable, make_folder, write_text
 
 
 def settings_path() -> Path:
@@ -23,8 +19,22 @@ def settings_path() -> Path:
     return (Path(folder).expanduser() if folder else user_config_path("pyturingvi")) / "julia.json"
 
 
-def read_settings() -> dict[str, Any] | None:
-    """What is remembered; None if nothing is.
+def check_settings_writable() -> Path:
+    """Make the file's folder, and find out whether the file can be written; returns its path.
+
+    Raises
+    ------
+    OutputError
+        If it cannot.
+    """
+    path = settings_path()
+    make_folder(path.parent, "setup")
+    check_writable(path, "setup")
+    return path
+
+
+def read_settings() -> dict[str, Any]:
+    """What is remembered; empty if nothing is.
 
     Raises
     ------
@@ -34,18 +44,11 @@ def read_settings() -> dict[str, Any] | None:
     try:
         settings = json.loads(settings_path().read_text())
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return {}
     except (OSError, ValueError) as error:
         raise damaged_settings(str(error)) from None
-    if not isinstance(settings, dict):
-        raise damaged_settings("it is no JSON object")
-    probe = settings.get("probe", {})
-    if not isinstance(probe, dict):
-        raise damaged_settings("its 'probe' is no JSON object")
-    for table, kinds in ((settings, _KINDS), (probe, _PROBE_KINDS)):
-        for name, kind in kinds.items():
-            if name in table and type(table[name]) is not kind:
-                raise damaged_settings(f"its {name!r} is {json.dumps(table[name])[:40]}")
+    if not isinstance(settings, dict) or not settings:
+        raise damaged_settings("it is no JSON object with entries")
     return settings
 
 
@@ -57,29 +60,9 @@ def write_settings(settings: dict[str, Any]) -> Path:
     OutputError
         If it cannot be written.
     """
-    path = settings_path()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(path, json.dumps(settings, indent=1) + "\n")
-    except OSError as error:
-        raise OutputError(f"setup: cannot write {str(path)!r}: {error.strerror or error}.") from None
+    path = check_settings_writable()
+    write_text(path, json.dumps(settings, indent=1) + "\n")
     return path
-
-
-def check_settings_writable() -> None:
-    """Find out before a long trial whether the file could be written; its folder is made.
-
-    Raises
-    ------
-    OutputError
-        If it could not.
-    """
-    path = settings_path()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"setup: cannot write {str(path)!r}: {error.strerror or error}.") from None
-    check_writable(path, "setup")
 
 
 def forget_settings() -> bool:
@@ -102,3 +85,25 @@ def forget_settings() -> bool:
 def damaged_settings(why: str) -> EngineError:
     """The error for settings that cannot be used."""
     return EngineError(f"the settings {str(settings_path())!r} are unreadable ({why}). Mend it with: pyturingvi setup")
+
+
+# ---- a setup that failed ------------------------------------------------------------------------------------
+def remember_failure(what: str, command: str) -> None:
+    """Keep why `pyturingvi setup` failed and what mends it, beside what was remembered, for `pyturingvi doctor`."""
+    try:
+        settings = read_settings()
+    except EngineError:
+        settings = {}
+    write_settings(settings | {"failure": {"what": what, "command": command}})
+
+
+def last_failure() -> tuple[str, str] | None:
+    """Why the last `pyturingvi setup` failed, and the command that mends it; None if it did not.
+
+    Raises
+    ------
+    EngineError
+        If the file is damaged.
+    """
+    failure = read_settings().get("failure")
+    return (str(failure.get("what")), str(failure.get("command"))) if isinstance(failure, dict) else None

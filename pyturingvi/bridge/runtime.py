@@ -14,22 +14,16 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.bridge.compiling import COMMAND, COMPILED, WITH_DEPOT, compile_ahead, spare_depot
-from pyturingvi.bridge.environment import (
-    PYTHONCALL,
-    JuliaEnvironment,
-    examine_environment,
-    extensions_for,
-    find_environment,
-    juliacall_version,
-    manifest_versions,
-    source_directory,
-)
+from pyturingvi.bridge.environment import JuliaEnvironment, examine_environment, find_environment
+from pyturingvi.bridge.log import captured_stderr, failure
+from pyturingvi.bridge.packages import bundled, extensions_for, optional_packages, source_directory
 from pyturingvi.errors import EngineError, JuliaError
 from pyturingvi.support.interrupts import DeferredInterrupt
 
-_UUID = "6f0b7c1e-5d0a-4f43-9a8e-2f7d3b1c9e54"  # of PyTuringVI, in julia/Project.toml
 _BEFORE_JULIA = ("torch", "numba")  # their LLVM and OpenMP may crash a Julia that starts after them
 _LONGEST_MESSAGE = 2_000
+_DOCTOR = "`pyturingvi doctor` looks for the cause."
+_JULIAS_OWN_STDERR = "redirect_stderr(open(Libc.dup(RawFD(2))))"
 _FORKED = (
     "Julia was started before this process was forked, and does not survive that. Start workers with the 'spawn' "
     "method, or with loky, and let each start its own."
@@ -63,7 +57,7 @@ class Runtime:
             # after the active project: packages are found in it first, and in ours what it does not have
             if place is not None and place not in list(load_path):
                 self._space.seval("push!")(load_path, place)
-        self.module = self._require("PyTuringVI", _UUID)
+        self.module = self._require("PyTuringVI", bundled()["uuid"])
         self.seval("using PyTuringVI: PyTuringVI")
         ran = Path(str(self.seval("pathof(PyTuringVI)")))
         if ran.resolve() != (source_directory() / "src" / "PyTuringVI.jl").resolve():
@@ -104,9 +98,7 @@ class Runtime:
     def load(self, package: str) -> None:
         """Load an optional Julia package of the environment, and our extension to it with it."""
         if package not in self._loaded:
-            from pyturingvi.bridge.environment import optional_packages
-
-            self._require(package, dict((name, uuid) for name, uuid, _ in optional_packages())[package])
+            self._require(package, next(uuid for name, uuid, _ in optional_packages() if name == package))
             self._loaded.add(package)
 
     def to_julia(self, array: np.ndarray) -> Any:
@@ -124,14 +116,13 @@ class Runtime:
         executable = self.environment.executable if self.environment else None
         try:
             extensions = " ".join(extensions_for(name))
-            command = with_depot(ask(executable, _UUID, name, uuid, extensions), self._spare_depot)
+            command = with_depot(ask(executable, bundled()["uuid"], name, uuid, extensions), self._spare_depot)
             if command is not None:
                 compile_ahead(str(command).split("\0"), name, self._interrupted)
             return with_depot(require(name, uuid), self._spare_depot)
         except self._juliacall.JuliaError as error:
             raise EngineError(
-                f"the Julia package {name} could not be loaded: {self._in_words(error)} "
-                "(its own words stand above; `pyturingvi doctor` says what is missing)"
+                f"the Julia package {name} could not be loaded: {self._in_words(error)}. {_DOCTOR}"
             ) from None
 
     def _in_words(self, error: Any) -> JuliaError:
@@ -251,31 +242,25 @@ def _import_juliacall(environment: JuliaEnvironment | None) -> Any:
         "PYTHON_JULIACALL_AUTOLOAD_IPYTHON_EXTENSION": "no",
         "PYTHON_JULIAPKG_OFFLINE": "yes",  # nothing asks juliapkg; if something did, it would not download
     }
+    names |= environment.variables()
     before = dict(os.environ)
-    for name, value in names.items():  # juliacall reads them once; what the user has set stays
+    for name, value in names.items():  # read once; what the user has set stays
         os.environ.setdefault(name, value)
     try:
-        with warnings.catch_warnings():
+        with captured_stderr() as words, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch was imported before juliacall")
             import juliacall
     except Exception as error:
-        print(file=sys.stderr)  # Julia does not end its last line
-        raise EngineError(
-            f"Julia {probe.version} did not start with the project {environment.project!r}: {error}"
-            f"{_other_pythoncall(environment)}. Its own words stand above; `pyturingvi doctor` says what is missing."
-        ) from None
+        what = f"Julia {probe.version} did not start with the project {environment.project!r}"
+        depots = f"{environment.other_depots()}. " if environment.other_depots() else ""
+        raise EngineError(f"{failure(what, ''.join(words) or f'ERROR: {error}')}. {depots}{_DOCTOR}") from None
     finally:
         for name in names:
             if name not in before:
                 os.environ.pop(name, None)
     if not juliacall.CONFIG["inited"]:
         raise EngineError("PYTHON_JULIACALL_INIT=no keeps Julia from starting; unset it.")
+    if words:
+        juliacall.newmodule("PyTuringVIStart").seval(_JULIAS_OWN_STDERR)  # what it has is the file of its start
+        os.write(2, "".join(words).encode())
     return juliacall
-
-
-def _other_pythoncall(environment: JuliaEnvironment) -> str:
-    """Words for the commonest cause: a PythonCall that is not juliacall's."""
-    have = manifest_versions(environment.project, environment.probe().numbers).get(PYTHONCALL[1])
-    if have == juliacall_version():
-        return ""
-    return f" (it has PythonCall {have}, and juliacall is {juliacall_version()}: the two must be equal)"

@@ -43,7 +43,7 @@ class JuliaEngine(Engine):
             if uuid not in have:
                 raise EngineError(
                     "device='cuda' with engine='julia' needs the Julia package CUDA, which the project "
-                    f"{environment.project!r} does not have. Add it with `{add_command(environment, [('CUDA', '')])}`, "
+                    f"{environment.project!r} does not have. Add it with `{add_command(environment, ['CUDA'])}`, "
                     "or use device='cpu'."
                 )
         self.runtime.load("CUDA")

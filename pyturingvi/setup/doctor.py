@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-import shlex
 import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -80,66 +79,66 @@ def _gpu() -> Finding:
 # ---- Julia ------------------------------------------------------------------------------------------------
 _ENGINE = "Julia engine"
 _PATIENCE = 300.0  # seconds: a start that has to compile takes one or two minutes
-_OPTIONAL = {
-    "Turing": ("fce5fe82-541a-59a6-adf8-730c64b5f9a0", "0.46", "tv.models.Turing, tv.sample_nuts"),
-    "Mooncake": ("da2b9cff-9c12-43a0-ae48-6db2b0edb7d6", "0.5", "fast gradients of large Turing models"),
-    "CUDA": ("052768ef-5323-5732-b1bb-66c8b64840ba", "", "device='cuda' with engine='julia'"),
+_PURPOSES = {
+    "Turing": "tv.models.Turing, tv.sample_nuts",
+    "Mooncake": "fast gradients of large Turing models",
+    "CUDA": "device='cuda' with engine='julia'",
 }
 
 
 def _julia(start: bool) -> list[Finding]:
     """Where Julia and its packages are, or the first thing that speaks against them."""
-    from pyturingvi.bridge.environment import examine_julia, examine_packages, find_environment
-    from pyturingvi.bridge.remembered import settings_path
+    from pyturingvi.bridge.environment import examine_files, examine_julia, examine_packages, find_environment
+    from pyturingvi.bridge.remembered import last_failure, settings_path
     from pyturingvi.errors import EngineError
 
     try:
-        environment = find_environment()
+        environment, failure = find_environment(), last_failure()
     except EngineError as error:
         return [Finding(_ENGINE, False, str(error), broken=True)]
+    last = [] if failure is None else [Finding("Last setup", False, f"failed: {failure[0]}", failure[1], broken=True)]
     if environment is None:
-        found = f"no Julia is set up (no {settings_path()}); fits run on the embedded engine, engine='numpy'"
-        return [Finding(_ENGINE, False, found, "pyturingvi setup")]
+        found = f"no Julia is set up (no {settings_path()}); fits run on the NumPy engine, engine='numpy'"
+        return last or [Finding(_ENGINE, False, found, "pyturingvi setup")]
     if problems := examine_julia(environment):
-        return [Finding(_ENGINE, False, problems[0].what, problems[0].command, broken=True)]
+        return [*last, Finding(_ENGINE, False, problems[0].what, problems[0].command, broken=True)]
     origin = "juliacall's variables" if environment.origin == "variables" else str(settings_path())
     julia = f"{environment.probe().version} ({environment.executable}), project {environment.project}, from {origin}"
-    found_julia = Finding("Julia", True, julia)
-    if problems := examine_packages(environment):
-        return [found_julia, Finding(_ENGINE, False, problems[0].what, problems[0].command, broken=True)]
-    return [found_julia, *_julia_packages(environment), _julia_engine(environment, start)]
+    last.append(Finding("Julia", True, julia))
+    if words := environment.other_depots():
+        last.append(Finding("Julia's depots", True, f"{words}; what is set here is used"))
+    if problems := examine_packages(environment) or examine_files(environment):
+        return [*last, Finding(_ENGINE, False, problems[0].what, problems[0].command, broken=True)]
+    return [*last, *_julia_packages(environment), _julia_engine(environment, start)]
 
 
 def _julia_packages(environment: JuliaEnvironment) -> list[Finding]:
-    from pyturingvi.bridge.environment import add_command, juliacall_version, manifest_versions, requirements
+    """The packages of a project whose files are all there."""
+    from pyturingvi.bridge.environment import add_command
+    from pyturingvi.bridge.packages import juliacall_version, manifest_versions, optional_packages, required_packages
 
-    probe = environment.probe()
-    have = manifest_versions(environment.project, probe.numbers)
-    needed = ", ".join(f"{name} {have[uuid]}" for name, uuid, _ in requirements(probe))
+    have = manifest_versions(environment.project, environment.probe().numbers)
+    needed = ", ".join(f"{name} {have[uuid]}" for name, uuid, _ in required_packages())
     findings = [Finding("Julia packages", True, f"{needed} (juliacall {juliacall_version()})")]
-    for name, (uuid, compat, purpose) in _OPTIONAL.items():
-        topic = f"Julia's {name}"
+    for name, uuid, _ in optional_packages():
         if uuid in have:
-            findings.append(Finding(topic, True, have[uuid]))
-        else:
-            why = f"not installed (needed for: {purpose})"
-            findings.append(Finding(topic, False, why, add_command(environment, [(name, compat)])))
+            findings.append(Finding(f"Julia's {name}", True, have[uuid]))
+        elif name in _PURPOSES:
+            why = f"not installed (needed for: {_PURPOSES[name]})"
+            findings.append(Finding(f"Julia's {name}", False, why, add_command(environment, [name])))
     return findings
 
 
 def _julia_engine(environment: JuliaEnvironment, start: bool) -> Finding:
+    from pyturingvi.bridge.environment import setup_command
     from pyturingvi.errors import EngineError
     from pyturingvi.setup.trial import try_start
 
     if not start:
         return Finding(_ENGINE, True, "seems ready (not started)")
-    words = "pyturingvi: starting Julia for trial: seconds, or a minute or two where it has to compile"
-    print(words, file=sys.stderr, flush=True)
     try:
         trial = try_start(environment, _PATIENCE)
     except EngineError as error:
-        again = "pyturingvi setup"  # which shows Julia's own words, and waits for as long as it takes
-        if environment.origin != "juliapkg":
-            again += f" --julia {shlex.quote(environment.executable)} --project {shlex.quote(environment.project)}"
-        return Finding(_ENGINE, False, f"does not start: {error}", again, broken=True)
+        # setup waits for as long as it takes, and says what else to do
+        return Finding(_ENGINE, False, f"does not start: {error}", setup_command(environment), broken=True)
     return Finding(_ENGINE, True, f"started in {trial.seconds:.1f} s")

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pyturingvi.bridge.environment import (
     VARIABLES,
     JuliaEnvironment,
+    Problem,
     examine_environment,
+    examine_files,
     examine_julia,
+    pkg_command,
     remember,
+    setup_command,
     variables_are_set,
 )
-from pyturingvi.bridge.remembered import check_settings_writable
+from pyturingvi.bridge.packages import installed_by_setup, julia_compat
+from pyturingvi.bridge.remembered import check_settings_writable, remember_failure
 from pyturingvi.errors import EngineError, InputError
-from pyturingvi.setup.trial import try_start
-
-Say = Callable[[str], object]
+from pyturingvi.setup.child import Say, call_in_child
+from pyturingvi.setup.trial import Trial, try_start
 
 _PLAN = """This will, through juliapkg:
   1. find or download Julia (about 200 MB), into this Python environment;
@@ -29,49 +31,70 @@ _PLAN = """This will, through juliapkg:
   3. compile them (5 to 20 minutes), then start Julia once for trial.
 It needs a network and 2 to 3 GB of disk. It may be interrupted and called again."""
 _WITHOUT_NETWORK = (
-    "Nothing was remembered. Without a network, have Julia and the packages put there by other means and call "
-    "`pyturingvi setup --julia EXE --project DIR`; PYTHON_JULIAPKG_EXE and PYTHON_JULIAPKG_PROJECT make juliapkg use "
-    "a Julia that is there, and another folder."
+    "Without a network, have Julia and the packages put there by other means and call `pyturingvi setup --julia EXE "
+    "--project DIR`; PYTHON_JULIAPKG_EXE and PYTHON_JULIAPKG_PROJECT make juliapkg use a Julia that is there, and "
+    "another folder."
 )
+_NEWEST_JULIA = "1.12"  # that is installed; a newer one of the user's own will do as long as the packages do
 
 
-def set_up(julia: Any = None, project: Any = None, say: Say = print) -> Path:
+def set_up(julia: Any = None, project: Any = None, say: Say | None = print) -> str:
     """Install an environment, or take that of `julia` and `project`; try it out and remember it.
 
     Parameters
     ----------
     julia, project : path, optional
         The user's own executable, and the project with the packages.
-    say : callable
+    say : callable, optional
         Receives each line of progress.
 
     Returns
     -------
-    Path
-        The settings file.
+    str
+        What was set up, in words.
 
     Raises
     ------
     InputError, EngineError, OutputError
-        With nothing remembered.
+        What was remembered before stays. An EngineError is remembered beside it, for `pyturingvi doctor`.
     """
-    own = julia is not None or project is not None
     check_settings_writable()
-    environment = registered_environment(julia, project) if own else install_environment(say)
-    for problem in examine_environment(environment):
-        raise EngineError(f"setup: {problem}" if own else f"setup: {problem.what}. {_WITHOUT_NETWORK}")
-    say(
-        f"Starting Julia {environment.probe().version} for trial; the first time compiles the bundled package, "
-        "which takes 1 to 3 minutes."
-    )
-    trial = try_start(environment, thorough=True, tick=lambda seconds: say(f"  at it for {seconds:.0f} s"))
-    for name, why in trial.failed.items():
-        say(f"  {name} is installed but does not load: {why}")
+    try:
+        if julia is not None or project is not None:
+            environment = registered_environment(julia, project)
+            trial = _try_out(environment, say)
+        else:
+            environment, trial = _install_and_try_out(say)
+    except _Failure as failure:
+        remember_failure(failure.problem.what, failure.problem.command)
+        raise EngineError(f"setup: {failure.problem}") from None
     path = remember(environment)
-    say(f"Julia {trial.julia} started in {trial.seconds:.1f} s and made a fit. Remembered in {path}.")
+    words = [f"{name} is installed but does not load: {why}" for name, why in trial.failed.items()]
+    words.append(f"Julia {trial.julia} started in {trial.seconds:.1f} s and made a fit. Remembered in {path}.")
     if variables_are_set():
-        say(f"{' and '.join(VARIABLES)} come before it as long as they are set.")
-    return path
+        words.append(f"{' and '.join(VARIABLES)} come before it as long as they are set.")
+    return "\n".join(words)
+
+
+class _Failure(Exception):
+    def __init__(self, what: str, command: str) -> None:
+        self.problem = Problem(what, command)
+
+
+def _try_out(environment: JuliaEnvironment, say: Say | None) -> Trial:
+    again = setup_command(environment)
+    for problem in examine_environment(environment) or examine_files(environment):
+        raise _Failure(problem.what, problem.command if problem.command == again else f"{problem.command} && {again}")
+    if say is not None:
+        say(
+            f"Starting Julia {environment.probe().version} for trial; the first time compiles the bundled package, "
+            "which takes 1 to 3 minutes."
+        )
+    try:
+        return try_start(environment, thorough=True, say=say)
+    except EngineError as error:
+        compile_anew = pkg_command(environment, "Pkg.instantiate(); Pkg.precompile()")
+        raise _Failure(f"Julia does not start: {error}", f"{compile_anew} && {again}") from None
 
 
 def registered_environment(julia: Any, project: Any) -> JuliaEnvironment:
@@ -96,41 +119,44 @@ def registered_environment(julia: Any, project: Any) -> JuliaEnvironment:
     return JuliaEnvironment(str(Path(found).absolute()), str(folder.resolve()), "registered")
 
 
-def install_environment(say: Say = print) -> JuliaEnvironment:
-    """Have juliapkg find or install Julia and the packages of `juliapkg.json`; it writes its own progress.
+# ---- through juliapkg -----------------------------------------------------------------------------------------
+def _install_and_try_out(say: Say | None) -> tuple[JuliaEnvironment, Trial]:
+    """Let juliapkg install what it has not; once more, and in full, where that does not do.
 
-    Raises
-    ------
-    InputError
-        If the variables name another environment, which would be used all the same.
-    EngineError
-        If juliapkg fails, for lack of a network or of a permission, say.
+    It goes by its own notes, and does not see that a project was changed, or files removed, behind its back.
     """
     if variables_are_set():
         raise InputError(
             f"setup: {' and '.join(VARIABLES)} are set, and what they name is used whatever is installed. "
             "Unset them first, or register it: `pyturingvi setup --julia EXE --project DIR`."
         )
-    say(_PLAN)
+    if say is not None:
+        say(_PLAN)
+    force = False
+    while True:
+        environment = _install(force, say)
+        try:
+            return environment, _try_out(environment, say)
+        except _Failure as failure:
+            if force or examine_julia(environment):
+                raise _Failure(f"{failure.problem.what}. {_WITHOUT_NETWORK}", failure.problem.command) from None
+            force = True
+
+
+def _install(force: bool, say: Say | None) -> JuliaEnvironment:
     try:
-        import juliapkg
-
-        juliapkg.resolve()
-        environment = _as_juliapkg_left_it(juliapkg)
-        if not examine_julia(environment) and examine_environment(environment):
-            juliapkg.resolve(force=True)  # its notes say resolved, yet the project was changed behind its back
-            environment = _as_juliapkg_left_it(juliapkg)
-    except Exception as error:
-        raise EngineError(f"setup: the installation failed: {_in_one_line(error)}. {_WITHOUT_NETWORK}") from None
-    return environment
+        executable, project = call_in_child(_resolve, force, say=say)
+    except EngineError as error:
+        raise _Failure(f"the installation failed: {error}. {_WITHOUT_NETWORK}", "pyturingvi setup") from None
+    return JuliaEnvironment(executable, project, "juliapkg")
 
 
-def _as_juliapkg_left_it(juliapkg: Any) -> JuliaEnvironment:
-    return JuliaEnvironment(str(juliapkg.executable()), str(juliapkg.project()), "juliapkg")
+def _resolve(force: bool) -> tuple[str, str]:
+    """Have juliapkg find or install Julia and the packages; the executable and the project."""
+    import juliapkg
 
-
-def _in_one_line(error: Exception) -> str:
-    if isinstance(error, subprocess.CalledProcessError):
-        return f"Julia ended with code {error.returncode}; its own words stand above"
-    words = str(error).strip().splitlines() or [type(error).__name__]
-    return " ".join(word.strip() for word in words)[:500].rstrip(".")
+    juliapkg.require_julia(f"{julia_compat()} - {_NEWEST_JULIA}")
+    for package in installed_by_setup():
+        juliapkg.add(package.name, package.uuid, version=package.compat)
+    juliapkg.resolve(force=force)
+    return str(juliapkg.executable()), str(juliapkg.project())

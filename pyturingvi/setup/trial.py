@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from pyturingvi.bridge.compiling import end_process
-from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, manifest_versions, optional_packages
+from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment
+from pyturingvi.bridge.packages import manifest_versions, optional_packages
 from pyturingvi.errors import EngineError, PyTuringVIError
-
-_TICK = 10.0
+from pyturingvi.setup.child import Say, call_in_child
 
 
 @dataclass(frozen=True)
@@ -39,76 +32,38 @@ class Trial:
 
 
 def try_start(
-    environment: JuliaEnvironment,
-    timeout: float = float("inf"),
-    thorough: bool = False,
-    tick: Callable[[float], object] = lambda seconds: None,
+    environment: JuliaEnvironment, timeout: float = float("inf"), thorough: bool = False, say: Say | None = None
 ) -> Trial:
-    """Start Julia with this environment in a process of its own.
+    """Start Julia with this environment in a process of its own, for at most `timeout` seconds.
 
     Parameters
     ----------
-    timeout : float
-        Seconds.
     thorough : bool
-        Make a small fit and load the optional packages too, which compiles them; Julia's own words are shown.
-    tick : callable
-        Called every ten seconds with the seconds gone.
+        Make a small fit and load the optional packages too, which compiles them.
+    say : callable, optional
+        Receives lines of progress.
 
     Raises
     ------
     EngineError
         If Julia does not start, or not in time.
     """
-    package = str(Path(__file__).parents[2])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = dict(zip(VARIABLES, (environment.executable, environment.project), strict=True))
-    code = f"from pyturingvi.setup.trial import _report; _report({thorough})"
-    began = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", code],
-        env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)},
-        stdout=subprocess.PIPE,
-        stderr=None if thorough else subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-    ) as process:
-        try:
-            while True:
-                try:
-                    out, words = process.communicate(timeout=min(_TICK, timeout))
-                    break
-                except subprocess.TimeoutExpired:
-                    gone = time.perf_counter() - began
-                    if gone >= timeout:
-                        raise EngineError(f"Julia did not start within {timeout:.0f} s") from None
-                    tick(gone)
-        finally:
-            end_process(process)
-    try:
-        answer = json.loads(out.splitlines()[-1])
-    except (IndexError, ValueError):
-        last = [": " + line[:300] for line in (words or "").splitlines() if line.strip()][-1:]
-        raise EngineError(f"Python ended with code {process.returncode} while starting Julia{''.join(last)}") from None
-    if "error" in answer:
-        raise EngineError(answer["error"])
-    return Trial(**answer)
+    named = dict(zip(VARIABLES, (environment.executable, environment.project), strict=True))
+    variables = {**named, **environment.variables()}
+    return Trial(**call_in_child(_start, thorough, variables=variables, say=say, timeout=timeout))
 
 
-def _report(thorough: bool) -> None:
-    """Start Julia in this process; the last line on standard output says how it went, as JSON."""
+def _start(thorough: bool) -> dict[str, Any]:
+    """Start Julia in this process."""
     from pyturingvi.bridge.runtime import start_julia
 
     began = time.perf_counter()
-    try:
-        runtime = start_julia()
-        answer: dict[str, Any] = {"julia": runtime.version, "seconds": time.perf_counter() - began}
-        if thorough:
-            _make_a_fit()
-            answer["failed"] = _load_optional(runtime)
-    except PyTuringVIError as error:
-        answer = {"error": str(error)}
-    print("\n" + json.dumps(answer), flush=True)
+    runtime = start_julia()
+    found: dict[str, Any] = {"julia": runtime.version, "seconds": time.perf_counter() - began}
+    if thorough:
+        _make_a_fit()
+        found["failed"] = _load_optional(runtime)
+    return found
 
 
 def _make_a_fit() -> None:
