@@ -304,30 +304,6 @@ class Model(ABC):
         return {key: value for key, value in self.__dict__.items() if key != "_device_cache"}
 
 
-class OnePassModel(Model):
-    """A bundled model whose log density and gradient share one evaluation."""
-
-    thread_safe: ClassVar[bool] = True
-
-    def _log_density(self, points: Array) -> Array:
-        density = namespace_of(points).empty(points.shape[0], dtype=np.float64)
-        self._evaluate(points, density, None)
-        return density
-
-    def _gradient(self, points: Array, out: Array) -> None:
-        self._evaluate(points, None, out)
-
-    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
-        xp = namespace_of(points)
-        density, gradient = xp.empty(points.shape[0], dtype=np.float64), xp.empty_like(points)
-        self._evaluate(points, density, gradient)
-        return density, gradient
-
-    @abstractmethod
-    def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
-        """Fill `density` (M,) and `gradient` (M, d), each unless it is None."""
-
-
 def _text(label: Any) -> str:
     """A label in a name; a date without the time of day where that is midnight."""
     return str(np.datetime_as_string(label, unit="auto")) if isinstance(label, np.datetime64) else str(label)

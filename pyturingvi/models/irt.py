@@ -9,10 +9,10 @@ import numpy as np
 
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
-from pyturingvi.models.base import OnePassModel
 from pyturingvi.models.irt_likelihood import even_part, log_probabilities, signed_sums
 from pyturingvi.models.irt_responses import MISSING, column_values, read_responses
 from pyturingvi.models.labels import Labels, plain_label
+from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import LOG_2PI, refuse_outside, take_natural
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 

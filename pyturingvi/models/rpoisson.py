@@ -10,9 +10,9 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
-from pyturingvi.models.base import OnePassModel
 from pyturingvi.models.checks import read_matrix, read_vector, refuse_different_rows, refuse_non_counts
 from pyturingvi.models.labels import Labels, relabel, row_labels
+from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import (
     LOG_2PI,
     half_student_t4_on_log_scale,

@@ -11,9 +11,9 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
-from pyturingvi.models.base import OnePassModel
 from pyturingvi.models.checks import read_matrix
 from pyturingvi.models.labels import Labels, relabel
+from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import (
     LOG_2PI,
     half_cauchy_on_log_scale,
