@@ -233,10 +233,10 @@ def sample_nuts(
     inner = _turing_form(runtime, model, ad)
     run = runtime.call(P.start_nuts, inner, str(seed), n_chains, n_draws, n_tune, float(target_acceptance))
     n_tuned, n_drawn, failure = 0, 0, ""
-    with DeferredInterrupt() as interrupt, _Bar(model.label, n_tune + n_draws, progress) as bar:
+    with DeferredInterrupt() as interrupt, _bar(model.label, n_tune + n_draws, progress) as bar:
         while n_drawn < n_draws and not (failure or interrupt.requested):
             n_tuned, n_drawn, n_divergent, failure = runtime.call(P.advance_nuts_b, run, _CHUNK_SECONDS)
-            bar.show(n_tuned + n_drawn, "warm-up" if n_tuned < n_tune else f"{n_divergent} divergent")
+            _show(bar, n_tuned + n_drawn, "warm-up" if n_tuned < n_tune else f"{n_divergent} divergent")
     failure = str(failure)
     if n_drawn == 0 and failure:
         raise EngineError(f"sample_nuts: {model.label} fails in {failure}. There are no draws yet.")
@@ -258,28 +258,22 @@ def _turing_form(runtime: Any, model: Model, ad: str | None) -> Any:
     return runtime.call(runtime.module.turing_form, model.to_julia(runtime), ad=ad or "")
 
 
-class _Bar:
-    """A progress bar, or nothing."""
+def _bar(label: str, total: int, progress: bool) -> Any:
+    from tqdm.auto import tqdm
 
-    def __init__(self, label: str, total: int, progress: bool) -> None:
-        self._bar: Any = None
-        self._shown = 0
-        if progress:
-            from tqdm.auto import tqdm
+    shown = progress and sys.stderr is not None  # a program without a console has none
+    interval = 0.2 if shown and sys.stderr.isatty() else 10.0  # a log file wants few lines
+    return tqdm(
+        total=total,
+        desc=f"{label} NUTS",
+        unit="step",
+        dynamic_ncols=True,
+        mininterval=interval,
+        disable=not shown,
+    )
 
-            interval = 0.2 if sys.stderr.isatty() else 10.0  # a log file wants few lines
-            self._bar = tqdm(total=total, desc=f"{label} NUTS", unit="step", dynamic_ncols=True, mininterval=interval)
 
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def show(self, done: int, words: str) -> None:
-        """Move to `done` steps of every chain."""
-        if self._bar is not None:
-            self._bar.set_postfix_str(words, refresh=False)
-            self._bar.update(done - self._shown)
-            self._shown = done
+def _show(bar: Any, done: int, words: str) -> None:
+    """Move the bar to `done` steps of every chain."""
+    bar.set_postfix_str(words, refresh=False)
+    bar.update(done - bar.n)

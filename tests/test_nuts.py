@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from typing import Any
 
 import numpy as np
@@ -78,18 +79,37 @@ def test_the_synthetic_target_has_its_moments() -> None:
     np.testing.assert_allclose(np.cov(points.T), 0.1 * np.eye(4), atol=0.015)
 
 
+def test_the_bar_counts_steps_and_does_without_a_console(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with nuts._bar("line", 200, progress=True) as bar:
+        nuts._show(bar, 20, "warm-up")
+        nuts._show(bar, 70, "3 divergent")
+        bar.refresh()
+        assert bar.n == 70
+    shown = capsys.readouterr().err
+    assert "line NUTS" in shown
+    assert "70/200" in shown
+    assert "3 divergent" in shown
+    for progress, console in ((False, sys.stderr), (True, None)):
+        monkeypatch.setattr(sys, "stderr", console)
+        with nuts._bar("line", 200, progress=progress) as bar:
+            nuts._show(bar, 20, "warm-up")
+    assert capsys.readouterr().err == ""
+
+
 @julia
 @pytest.mark.parametrize(("stop_at", "kept"), [(60, True), (5, False)])
 def test_ctrl_c_keeps_the_draws_of_all_chains(monkeypatch: pytest.MonkeyPatch, stop_at: int, kept: bool) -> None:
     monkeypatch.setattr(nuts, "_CHUNK_SECONDS", 0.0)
     pressed: list[int] = []
 
-    def press(self: Any, done: int, words: str) -> None:
+    def press(bar: Any, done: int, words: str) -> None:
         if done >= stop_at and not pressed:
             pressed.append(done)
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(nuts._Bar, "show", press)
+    monkeypatch.setattr(nuts, "_show", press)
     settings: dict[str, Any] = {"n_draws": 200, "n_tune": 20, "n_chains": 2, "progress": False}
     if kept:
         draws = tv.sample_nuts(turing_model("line"), **settings)
