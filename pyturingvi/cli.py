@@ -204,20 +204,19 @@ def compare(
     simulated: Simulated = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Compare the embedded engine with Julia, or without Julia with its recorded runs, and print the report.
+    """Compare the numpy engine with Julia, or without Julia with its recorded runs, and print the report.
 
     Exit code 0 means that everything agrees that was judged, 1 that something does not, 2 that an argument was refused.
     """
     import pyturingvi as tv
-    from pyturingvi.comparisons.plan import MOST_ITERATIONS, MOST_RUNS
     from pyturingvi.comparisons.result import comparison_targets
     from pyturingvi.support.arguments import whole_number
 
     names = [name.strip() for name in families.split(",")]
     if not all(names):
         raise InputError(f"--families must be names with commas between them, got {families!r}.")
-    whole_number("--iterations", iterations, 1, MOST_ITERATIONS)
-    whole_number("--runs", runs, 2, MOST_RUNS)
+    whole_number("--iterations", iterations, 1)
+    whole_number("--runs", runs, 2)
     with _interrupt_told("Interrupted."):
         model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
         if out is not None:

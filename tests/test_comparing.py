@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 import pyturingvi as tv
 from pyturingvi import cli
 from pyturingvi.comparisons import compare as comparing
-from pyturingvi.comparisons import measures, plan, recorded
+from pyturingvi.comparisons import measures, plan, recorded, timing
 from pyturingvi.errors import DataError, EngineError, InputError, MemoryLimitError, OutputError
 from pyturingvi.optimize.memory import fit_bytes
 
@@ -35,11 +36,11 @@ class SecondEngine(measures.Side):
     fault = ""
 
     def __init__(self, engine: str, n_threads: int = 1, dtype: str = "float64") -> None:
-        super().__init__("numpy", n_threads, dtype)
-        self.second, self.engine_name = engine == "julia", engine
+        super().__init__(engine, n_threads, dtype)
+        self.second = engine == "julia"
 
     def log_density_and_gradient(self, model: tv.models.Model, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        value, slope = super().log_density_and_gradient(model, points)
+        value, slope = model.log_density_and_gradient(points)
         if self.second and self.fault == "log density":
             value[-1] *= 1 + 1e-6
         if self.second and self.fault == "gradient":
@@ -49,7 +50,7 @@ class SecondEngine(measures.Side):
     def fit(self, model: tv.models.Model, *arguments: Any, **settings: Any) -> tv.Fit:
         if self.second:
             settings["seed"] = settings.get("seed", 0) + 1000
-        found = super().fit(model, *arguments, **settings)
+        found = super().fit(model, *arguments, engine="numpy", **settings)
         if self.second and self.fault == "parameters":
             found.params[-1] += 1e-6 * abs(found.params).max()
         if self.second and self.fault == "ELBO":
@@ -67,16 +68,7 @@ def second_engine(monkeypatch: pytest.MonkeyPatch) -> type[SecondEngine]:
     monkeypatch.setattr(comparing, "Side", Engine)
     monkeypatch.setattr(comparing, "_julia", lambda demanded: (SimpleNamespace(version="0.0.0"), ""))
     monkeypatch.setattr(comparing, "_TIMED_SECONDS", 1e-3)
-    # the engines' names tell a row's times apart, and both are numpy here
-    monkeypatch.setattr(
-        measures, "time_row", lambda sides, model, family, rule, m, s: timed(sides, model, family, rule)
-    )
     return Engine
-
-
-def timed(sides: Any, model: tv.models.Model, family: Any, rule: Any) -> dict[str, Any]:
-    words = {"family": family.name, "optimizer": rule.name, "numpy": 2.0, "julia": 1.0, "difference": 2.0}
-    return measures.row("time", model, "milliseconds an update", **words)
 
 
 @pytest.fixture
@@ -124,14 +116,13 @@ def test_an_engine_that_is_wrong_in_one_thing_is_found_out_in_that(
 def test_the_elbo_is_judged_by_welchs_statistic(poisson: tv.models.Model) -> None:
     rng = np.random.default_rng(0)
     here, there = rng.normal(0, 1, 6), rng.normal(1, 3, 9)
-    runs = ([(x, 0.0) for x in here], [(x, 0.0) for x in there])
+    runs = {"numpy": [(x, 0.0) for x in here], "julia": [(x, 0.0) for x in there]}
     row = measures.elbo_row(poisson, tv.MeanField(), tv.Adam(1e-3), "ELBO", 10, runs, "")
     expected = scipy.stats.ttest_ind(here, there, equal_var=False).statistic
     assert row["difference"] == pytest.approx(abs(expected), rel=1e-12)
     # runs that lie close together by chance are no closer than the draws behind each estimate allow
-    row = measures.elbo_row(
-        poisson, tv.MeanField(), tv.Adam(1e-3), "ELBO", 10, ([(0.0, 3.0)] * 9, [(1.0, 4.0)] * 4), ""
-    )
+    runs = {"numpy": [(0.0, 3.0)] * 9, "julia": [(1.0, 4.0)] * 4}
+    row = measures.elbo_row(poisson, tv.MeanField(), tv.Adam(1e-3), "ELBO", 10, runs, "")
     assert (row["numpy_error"], row["julia_error"]) == (1.0, 2.0)
     assert row["agrees"]
 
@@ -148,7 +139,8 @@ def test_a_diverged_run_leaves_no_verdict_on_the_elbo(second_engine: Any, poisso
 
 def test_a_path_that_ends_in_one_engine_only_does_not_agree(poisson: tv.models.Model) -> None:
     fit = tv.fit(poisson, "mean-field", n_iterations=20, engine="numpy", progress=False)
-    row = measures.path_row(poisson, tv.MeanField(), tv.Adam(1e-3), 20, fit, fit.params, 13, True)
+    noise = np.zeros((20, 8, poisson.dim))
+    row = measures.path_row(poisson, tv.MeanField(), tv.Adam(1e-3), noise, fit, fit.params, 13, True)
     assert row["agrees"] is False
     assert "20 (numpy) and 13 (julia)" in row["note"]
 
@@ -178,7 +170,8 @@ def test_the_verdict_is_on_the_first_200_updates(second_engine: Any, poisson: tv
 
 def test_the_seed_gives_the_same_figures_again(second_engine: Any, poisson: tv.models.Model) -> None:
     one, two, other = (tv.compare(poisson, "structured", seed=seed, **SMALL).frame() for seed in (3, 3, 4))
-    pd.testing.assert_frame_equal(one, two)
+    measured = one["part"] != "time"
+    pd.testing.assert_frame_equal(one[measured], two[measured])
     assert not one["numpy"].equals(other["numpy"])
 
 
@@ -201,18 +194,32 @@ def test_a_family_that_is_too_large_is_skipped_and_the_report_says_why(
 def test_times_are_of_both_engines_and_say_who_else_was_at_work(
     poisson: tv.models.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sides = [measures.Side("numpy"), measures.Side("numpy")]
-    sides[1].fit, sides[1].engine = sides[0].fit, "julia"  # type: ignore[method-assign]
     monkeypatch.setattr(measures, "busy_others", lambda: lambda: 1.5)
+    sides = [SecondEngine("numpy"), SecondEngine("julia")]
     row = measures.time_row(sides, poisson, tv.MeanField(), tv.Adam(1e-3), 2, 0.02)
     assert 0.01 < row["numpy"] < 100
     assert row["difference"] == row["numpy"] / row["julia"]
     assert "other processes used 1.5 cores meanwhile: no measure" in row["note"]  # the picture looks for the words
 
 
+def test_a_fit_is_timed_update_by_update() -> None:
+    def run(n: int, elbo_every: int, callback: Any = None) -> SimpleNamespace:
+        """Updates of two milliseconds each, with an estimate of the ELBO that takes no time."""
+        start = time.perf_counter()
+        for k in range(1, n + 1):
+            time.sleep(2e-3)
+            if k % elbo_every == 0 and callback is not None and callback(k, 0.0):
+                break
+        return SimpleNamespace(seconds=time.perf_counter() - start)
+
+    times = timing.update_times(run, 0.2)
+    assert len(times) > 2
+    assert 2 <= min(times) < 3
+
+
 def test_the_work_of_other_processes_is_measured() -> None:
     spin = "import time\nend = time.time() + 20\nwhile time.time() < end: pass"
-    others = measures.busy_others()
+    others = timing.busy_others()
     with subprocess.Popen([sys.executable, "-c", spin]) as child:
         try:
             with pytest.raises(subprocess.TimeoutExpired):
@@ -281,12 +288,37 @@ def test_a_missing_record_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPat
 
 
 # ---- what is refused ----------------------------------------------------------------------------------------
-def test_a_model_of_ones_own_is_refused(gaussian_target: GaussianTarget) -> None:
+@pytest.mark.parametrize("reference", [None, "recorded"])
+def test_a_model_that_one_engine_runs_is_refused(gaussian_target: GaussianTarget, reference: str | None) -> None:
+    class Mine(tv.models.IsotropicGaussian):
+        pass
+
     own = tv.models.LogDensity(gaussian_target.log_density_and_gradient, gaussian_target.layout)
-    with pytest.raises(InputError, match="a Python function runs in numpy only"):
-        tv.compare(own)
-    with pytest.raises(InputError, match="a Turing model runs in Julia only"):
-        tv.compare(tv.models.Turing.__new__(tv.models.Turing))
+    for model, words in (
+        (own, "only engine 'numpy' runs tv.models.LogDensity"),
+        (Mine(4), "only engine 'numpy' runs .*Mine, a model of your own"),
+        (tv.models.Turing.__new__(tv.models.Turing), "only engine 'julia' runs tv.models.Turing"),
+    ):
+        with pytest.raises(InputError, match=words):
+            tv.compare(model, reference=reference, **SMALL)
+
+
+class InBoth(tv.models.IsotropicGaussian):
+    """A model of one's own that Julia is given too."""
+
+    def to_julia(self, runtime: Any) -> Any:
+        raise AssertionError
+
+
+def test_a_model_of_ones_own_is_compared_with_julia_itself_and_never_with_the_record(
+    second_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tv.compare(InBoth(4), "structured", **SMALL).agrees
+    with pytest.raises(InputError, match="InBoth, a model of your own was not recorded"):
+        tv.compare(InBoth(4), reference="recorded", **SMALL)
+    monkeypatch.undo()
+    with pytest.raises(EngineError, match="reference='julia': "):
+        tv.compare(InBoth(4), **SMALL)
 
 
 @pytest.mark.parametrize(
@@ -304,9 +336,6 @@ def test_a_model_of_ones_own_is_refused(gaussian_target: GaussianTarget) -> None
         ({"n_runs": 1}, "n_runs must be a whole number of at least 2"),
         ({"n_iterations": 0}, "n_iterations"),
         ({"fit_iterations": 0}, "fit_iterations"),
-        ({"n_iterations": 10**12}, "n_iterations must be at most 10000000"),
-        ({"fit_iterations": 10**12}, "fit_iterations must be at most 1000000000"),
-        ({"n_runs": 10**12}, "n_runs must be at most 10000"),
         ({"n_points": 0}, "n_points"),
         ({"n_threads": 0}, "n_threads"),
         ({"seed": -1}, "seed"),
@@ -320,15 +349,6 @@ def test_a_mistake_is_refused_before_any_work(
 ) -> None:
     with pytest.raises(InputError, match=words):
         tv.compare(**{"model": poisson, **SMALL, **changes})
-
-
-@pytest.mark.parametrize("reference", [None, "recorded"])
-def test_a_subclass_of_a_bundled_model_is_refused(reference: str | None) -> None:
-    class Mine(tv.models.IsotropicGaussian):
-        pass
-
-    with pytest.raises(InputError, match="'Mine' is a class of your own, and Julia has 'IsotropicGaussian' alone"):
-        tv.compare(Mine(4), reference=reference, **SMALL)
 
 
 def test_julia_is_demanded_in_vain(no_julia: None, poisson: tv.models.Model) -> None:
@@ -346,7 +366,7 @@ def test_points_that_do_not_fit_in_memory_are_refused_before_julia_starts(
     poisson: tv.models.Model, monkeypatch: pytest.MonkeyPatch, reference: str | None
 ) -> None:
     monkeypatch.setattr(comparing, "_julia", lambda demanded: pytest.fail("Julia was started"))
-    with pytest.raises(MemoryLimitError, match=r"n_points, d.*choose a smaller n_points"):
+    with pytest.raises(MemoryLimitError, match="choose a smaller n_points"):
         tv.compare(poisson, reference=reference, **SMALL, n_points=10**12)
 
 
@@ -356,8 +376,6 @@ def test_points_that_do_not_fit_in_memory_are_refused_before_julia_starts(
         (("--families", "structured,"), "--families must be names with commas between them, got 'structured,'"),
         (("--families", ""), "--families must be names with commas between them, got ''"),
         (("--runs", "1"), "--runs must be a whole number of at least 2, got 1"),
-        (("--runs", "1000000"), "--runs must be at most 10000"),
-        (("--iterations", "1000000000000"), "--iterations must be at most 10000000"),
         (("--out", f"{__file__}/below"), "--out: cannot make the folder"),
         (("--iterations", "0"), "--iterations must be a whole number of at least 1, got 0"),
     ],

@@ -1,29 +1,20 @@
-"""`compare()`: the cross-language report, the embedded engine beside Julia on one problem."""
+"""`compare()`: the cross-language report, the numpy engine beside Julia on one problem."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyturingvi.comparisons import measures
-from pyturingvi.comparisons.measures import Row, Side, family_words
-from pyturingvi.comparisons.plan import (
-    ELBO_SAMPLES,
-    MOST_FIT_ITERATIONS,
-    MOST_ITERATIONS,
-    MOST_RUNS,
-    Plan,
-    chosen_families,
-    read_rules,
-)
-from pyturingvi.comparisons.recorded import RecordedReference
-from pyturingvi.comparisons.result import Comparison
+from pyturingvi.comparisons.measures import Row, Side, rule_words
+from pyturingvi.comparisons.plan import ELBO_SAMPLES, Plan, chosen_families, read_rules
+from pyturingvi.comparisons.recorded import MODELS, RecordedReference
+from pyturingvi.comparisons.result import PARTS, Comparison
 from pyturingvi.errors import EngineError, InputError, MemoryLimitError, unknown_name
 from pyturingvi.families import Family
-from pyturingvi.models import model_class
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import available_memory
 from pyturingvi.optimize.rules import Rule
@@ -35,6 +26,7 @@ if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
 
 _TIMED_SECONDS = 0.4  # of a timed fit
+Step = Callable[..., None]  # shows what is measured next, and how many measurements were done since the last call
 
 
 def compare(
@@ -56,7 +48,7 @@ def compare(
     simulated: bool = False,
     progress: bool = True,
 ) -> Comparison:
-    """Compare the embedded engine with Julia on one problem.
+    """Compare the numpy engine with Julia on one problem.
 
     Four parts: (1) log densities and gradients at random points; (2) parameters along the same noise, after 1 update
     and more, for each family and optimizer; (3) the final ELBO of `n_runs` runs of each engine with noise of its own;
@@ -65,14 +57,14 @@ def compare(
     difference. Time gets no verdict, nor do parameters in float32: there each engine rounds in an order of its own,
     and Adam, which divides by the gradient's size, makes full steps of components that are rounding error.
 
-    Where Julia cannot be used, the embedded engine is compared with recorded runs of Julia on a small case of the
-    same kind of model, with the settings of the record, in parts 1 and 2; parts 3 and 4 then show the embedded engine
+    Where Julia cannot be used, the numpy engine is compared with recorded runs of Julia on a small case of the
+    same kind of model, with the settings of the record, in parts 1 and 2; parts 3 and 4 then show the numpy engine
     alone. The report's first line says so.
 
     Parameters
     ----------
     model : str or Model
-        A name from `tv.list_problems()`, or a bundled model.
+        A name from `tv.list_problems()`, a bundled model, or a model of your own that both engines run.
     families : sequence of {"mean-field", "structured", "full-rank"} or Family
         One with more than 20 million parameters, or that does not fit in memory, is skipped, and the report says so.
     n_points : int
@@ -95,7 +87,7 @@ def compare(
     seed : int
         Of points, noise and runs, and of a problem's data. The same seed gives the same figures again, times apart.
     n_threads : int
-        Threads of the embedded engine; Julia has one.
+        Threads of the numpy engine; Julia has one.
     reference : {None, "julia", "recorded"}
         Julia itself, or the record; None is Julia where it is set up and starts.
     data_dir, simulated
@@ -110,34 +102,46 @@ def compare(
     Raises
     ------
     InputError, EngineError, MemoryLimitError
-        Before any work, for an argument that cannot be used. A model of your own exists in one language only.
+        Before any work, for an argument that cannot be used, or a model that one engine alone runs.
     """
     if reference not in (None, "julia", "recorded"):
         raise unknown_name("reference", reference, ["julia", "recorded"])
-    chosen = chosen_families(families)
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES)
     plan = Plan(
         n_points=whole_number("n_points", n_points, 1),
-        n_iterations=whole_number("n_iterations", n_iterations, 1, MOST_ITERATIONS),
-        fit_iterations=None
-        if fit_iterations is None
-        else whole_number("fit_iterations", fit_iterations, 1, MOST_FIT_ITERATIONS),
-        n_runs=whole_number("n_runs", n_runs, 2, MOST_RUNS),
+        n_iterations=whole_number("n_iterations", n_iterations, 1),
+        fit_iterations=None if fit_iterations is None else whole_number("fit_iterations", fit_iterations, 1),
+        n_runs=whole_number("n_runs", n_runs, 2),
         n_samples=whole_number("n_samples", n_samples, 1),
         dtype=dtype,
         seed=whole_number("seed", seed, 0, LARGEST_SEED),
         n_threads=whole_number("n_threads", n_threads, 1),
+        families=chosen_families(families),
+        rules=read_rules(optimizers, stepsize, 1),  # refused before data are loaded
     )
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES)
-    read_rules(optimizers, stepsize, 1)  # refused before data are loaded
     target = _checked_model(model, data_dir, simulated, plan.seed)
-    rules = read_rules(optimizers, stepsize, max(target.layout.n_local, 1))
-    if reference != "recorded":  # which has points of its own
-        _check_point_memory(target, plan)
-    runtime, why = (None, "the record was asked for") if reference == "recorded" else _julia(reference == "julia")
-    plan = replace(plan, families=chosen, rules=rules)
-    with _Progress(plan.n_steps, progress) as step:
-        return _recorded(target, plan, why, step) if runtime is None else _live(target, plan, runtime, step)
+    bundled = type(target) is MODELS.get(target.name)
+    if reference == "recorded" and not bundled:
+        raise InputError(f"reference='recorded': {target.description} was not recorded; use reference='julia'.")
+    plan = replace(plan, rules=read_rules(optimizers, stepsize, max(target.layout.n_local, 1)))
+    runtime, why = None, "the record was asked for"
+    if reference != "recorded":  # which has points and noise of its own
+        _check_memory(target, plan)
+        runtime, why = _julia(demanded=reference == "julia" or not bundled)
+
+    from tqdm.auto import tqdm
+
+    shown = progress and sys.stderr is not None
+    with tqdm(total=plan.n_steps, desc="compare", unit="step", dynamic_ncols=True, disable=not shown) as bar:
+
+        def step(words: str, n_before: int = 1) -> None:
+            bar.set_postfix_str(words, refresh=False)
+            bar.update(n_before)
+
+        found = _recorded(target, plan, why, step) if runtime is None else _live(target, plan, runtime, step)
+        bar.update()
+    return found
 
 
 # ---- what it is done on -------------------------------------------------------------------------------------
@@ -148,17 +152,10 @@ def _checked_model(model: Any, data_dir: Any, simulated: bool, seed: int) -> Mod
         raise InputError(f"compare: model must be a problem's name or one of tv.models, got {type(model).__name__!r}.")
     if data_dir is not None or simulated:
         raise InputError("compare: data_dir and simulated go with a problem's name, not with a model.")
-    if model.name not in ("gaussian", "rpoisson", "irt", "volatility"):
-        only = "a Turing model runs in Julia only" if model.name == "turing" else "a Python function runs in numpy only"
+    if not {"numpy", "julia"} <= model.engines:
         raise InputError(
-            f"compare: {only}, so there is nothing to compare it with. Write the model in both languages and compare "
-            "two fits, or give a bundled model or a problem's name."
-        )
-    known = model_class(model.name)
-    if type(model) is not known:
-        raise InputError(
-            f"compare: {type(model).__name__!r} is a class of your own, and Julia has {known.__name__!r} alone, "
-            "which would be compared in its place. Give a bundled model or a problem's name."
+            f"compare: only engine {' and '.join(sorted(model.engines))!r} runs {model.description}, so there is "
+            "nothing to compare it with. Write the model in both languages (`to_julia`), or give a bundled one."
         )
     return model
 
@@ -175,70 +172,54 @@ def _julia(demanded: bool) -> tuple[Runtime | None, str]:
         return None, str(error)
 
 
-class _Progress:
-    """A bar of measurements."""
-
-    def __init__(self, n_steps: int, show: bool) -> None:
-        self._n, self._show = n_steps, show
-        self._bar: Any = None
-
-    def __enter__(self) -> _Progress:
-        if self._show:
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(total=self._n, desc="compare", unit="step", file=sys.stderr, dynamic_ncols=True)
-        return self
-
-    def __call__(self, words: str, n_before: int = 1) -> None:
-        """Begin a measurement, `n_before` steps after the last one began."""
-        if self._bar is not None:
-            self._bar.set_postfix_str(words, refresh=False)
-            self._bar.update(n_before)
-
-    def __exit__(self, failure: object, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.update(0 if failure else 1)
-            self._bar.close()
+def _check_memory(model: Model, plan: Plan) -> None:
+    """Refuse what both engines share and cannot be held: points, two gradients and their difference, or noise."""
+    shapes = {
+        "n_points": (6 * 8 * plan.n_points * (model.dim + 1), f"{plan.n_points} points and their gradients take"),
+        "n_iterations": (plan.noise_bytes(model), f"the noise of {plan.n_iterations} updates takes"),
+    }
+    for argument, (needed, words) in shapes.items():
+        if needed > available_memory():
+            raise MemoryLimitError(
+                f"compare: {words} {needed / 2**30:.1f} GiB, more than is free; choose a smaller {argument}."
+            )
 
 
 # ---- doing it -----------------------------------------------------------------------------------------------
-def _live(model: Model, plan: Plan, runtime: Runtime, step: _Progress) -> Comparison:
-    sides = tuple(Side(engine, plan.n_threads, plan.dtype) for engine in ("numpy", "julia"))
-    _check_noise_memory(model, plan)
+def _live(model: Model, plan: Plan, runtime: Runtime, step: Step) -> Comparison:
+    sides = [Side(engine, plan.n_threads, plan.dtype) for engine in ("numpy", "julia")]
     step("points", 0)
     points = measures.draw_points(model, plan.n_points, plan.seed)
-    found = [side.log_density_and_gradient(model, points) for side in sides]
-    rows = measures.point_rows(model, found[0], found[1])
+    rows = measures.point_rows(model, *(side.log_density_and_gradient(model, points) for side in sides))
     for family in plan.families:
         if reason := plan.reason_to_skip(family, model):
-            rows.append(_skipped(model, family, reason))
+            rows.append(measures.row("skipped", model, family, quantity="all", note=reason))
             step("skipped", len(plan.rules) + 2)
             continue
         noise = measures.path_noise(model, family, plan.n_iterations, plan.n_samples, plan.seed)
         for rule in plan.rules:
             step(f"{family.name}, path of {rule.name}")
-            stops = measures.path_stops(plan.n_iterations)
-            rows += measures.path_rows((sides[0], sides[1]), model, family, rule, noise, stops)
+            rows += measures.path_rows(sides, model, family, rule, noise, measures.path_stops(plan.n_iterations))
         del noise
         rows += _own_noise(sides, model, family, plan, step)
     return Comparison(_in_order(rows), f"live Julia {runtime.version}", model.label, _remarks(model, plan))
 
 
-def _recorded(model: Model, plan: Plan, why: str, step: _Progress) -> Comparison:
+def _recorded(model: Model, plan: Plan, why: str, step: Step) -> Comparison:
     record, here = RecordedReference(model.name), Side("numpy", plan.n_threads, plan.dtype)
     small = record.model()
     step("points", 0)
     points, *expected = record.points()
-    rows = measures.point_rows(small, here.log_density_and_gradient(small, points), (expected[0], expected[1]))
+    rows = measures.point_rows(small, here.log_density_and_gradient(small, points), expected)
     for family in plan.families:
         for rule in plan.rules:
             step(f"{family.name}, path of {rule.name}")
             rows += _recorded_path(record, small, here, family, rule.name)
         if reason := plan.reason_to_skip(family, model):
-            rows.append(_skipped(model, family, f"ELBO and time: {reason}"))
+            rows.append(measures.row("skipped", model, family, quantity="all", note=f"ELBO and time: {reason}"))
             step("skipped", 2)
             continue
-        rows += _own_noise((here,), model, family, plan, step)
+        rows += _own_noise([here], model, family, plan, step)
     remarks = [
         f"Julia is not used: {why.rstrip('.')}.",
         f"Points and paths are those of the record's small case of the same kind of model, {small.label}, with the "
@@ -250,34 +231,31 @@ def _recorded(model: Model, plan: Plan, why: str, step: _Progress) -> Comparison
 
 def _recorded_path(record: RecordedReference, small: Model, here: Side, family: Family, rule: str) -> list[Row]:
     path = record.path(family, rule)
-    entries: Row = {"family": family_words(family), "optimizer": rule}
     if path is None:
-        return [measures.row("path", small, "parameters", note="not recorded: not available without Julia", **entries)]
+        note = "not recorded: not available without Julia"
+        return [measures.row("path", small, family, rule, quantity="parameters", note=note)]
     n_iterations, n_samples, _ = path.noise.shape
     settings: Row = {"n_samples": n_samples, "noise": path.noise, "elbo_samples": 4 * ELBO_SAMPLES}
     found = here.fit(small, path.family, path.rule, n_iterations, **settings)
-    one = measures.path_row(small, family, path.rule, n_iterations, found, path.params, n_iterations, True)
-    words = f"M = {n_samples}, {measures.rule_words(path.rule)}"
-    one["note"] = "; ".join(filter(None, [words, one["note"]]))
-    rows = [one]
+    rows = [measures.path_row(small, family, path.rule, path.noise, found, path.params, n_iterations, True)]
     if path.elbo is not None:
-        iteration, *julia = path.elbo
-        runs = ([measures.final_elbo(found)], [(julia[0], julia[1])])
+        iteration, *julia = path.elbo[-1].tolist()
+        runs = {"numpy": [measures.final_elbo(found)], "julia": [(julia[0], julia[1])]}
         note = "at the end of the recorded path, from draws of its own"
-        rows.append(measures.elbo_row(small, family, path.rule, "ELBO", iteration, runs, note))
+        rows.append(measures.elbo_row(small, family, path.rule, "ELBO", int(iteration), runs, note))
     return rows
 
 
-def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: Plan, step: _Progress) -> list[Row]:
+def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: Plan, step: Step) -> list[Row]:
     rule, updates = plan.rules[0], plan.updates_of(family, model)
     step(f"{family.name}, ELBO")
     settings: Row = {"n_samples": plan.n_samples, "elbo_samples": ELBO_SAMPLES}
-    runs: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
+    runs: dict[str, list[measures.Elbo]] = {engine: [] for engine in ("numpy", "julia")[: len(sides)]}
     for k in range(plan.n_runs):
-        for side, place in zip(sides, runs, strict=False):
+        for side, place in zip(sides, runs.values(), strict=True):
             found = side.fit(model, family, rule, updates, seed=plan.seed + k, **settings)
             place.append(measures.final_elbo(found))
-    note = f"{plan.n_runs} runs, {measures.rule_words(rule)}, M = {plan.n_samples}, {ELBO_SAMPLES:,} draws"
+    note = f"{plan.n_runs} runs, {rule_words(rule)}, M = {plan.n_samples}, {ELBO_SAMPLES:,} draws"
     if len(sides) == 1:
         note += "; Julia: not available"
     elbo = measures.elbo_row(model, family, rule, "mean final ELBO", updates, runs, note)
@@ -285,34 +263,9 @@ def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: Plan, 
     return [elbo, measures.time_row(sides, model, family, rule, plan.n_samples, _TIMED_SECONDS)]
 
 
-def _skipped(model: Model, family: Family, reason: str) -> Row:
-    return measures.row("skipped", model, "all", family=family_words(family), note=reason)
-
-
-_COPIES_OF_POINTS = 6  # points, a gradient of each engine and what their comparison takes
-
-
-def _check_point_memory(model: Model, plan: Plan) -> None:
-    needed = 8 * _COPIES_OF_POINTS * plan.n_points * (model.dim + 1)
-    shape = f"(n_points, d) = {(plan.n_points, model.dim)}"
-    _refuse_too_large(needed, f"points and gradients of {shape} take", "n_points")
-
-
-def _check_noise_memory(model: Model, plan: Plan) -> None:
-    shape = f"(n_iterations, n_samples, d) = {(plan.n_iterations, plan.n_samples, model.dim)}"
-    _refuse_too_large(plan.noise_bytes(model), f"noise of {shape} takes", "n_iterations")
-
-
-def _refuse_too_large(needed: int, words: str, argument: str) -> None:
-    if needed > available_memory():
-        raise MemoryLimitError(
-            f"compare: {words} {needed / 2**30:.1f} GiB, more than is free; choose a smaller {argument}."
-        )
-
-
 def _in_order(rows: list[Row]) -> list[Row]:
     """The rows, part after part."""
-    return sorted(rows, key=lambda row: ["points", "path", "elbo", "time", "skipped"].index(row["part"]))
+    return sorted(rows, key=lambda row: list(PARTS).index(row["part"]))
 
 
 def _remarks(model: Model, plan: Plan) -> list[str]:

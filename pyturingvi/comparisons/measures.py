@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -60,7 +60,7 @@ class Side:
         here = {"engine": self.engine, "n_threads": self.n_threads, "dtype": self.dtype}
         options: dict[str, Any] = {**usual, **here, **settings}
         with interrupts_raised():
-            return fit(model, family, rule, n_iterations, **options)
+            return fit(model, family, rule, n_iterations=n_iterations, **options)
 
 
 def family_words(family: Family) -> str:
@@ -70,9 +70,24 @@ def family_words(family: Family) -> str:
     return family.name + (f"({', '.join(unusual)})" if unusual else "")
 
 
-def row(part: str, model: Model, quantity: str, **entries: Any) -> Row:
+def rule_words(rule: Rule) -> str:
+    """A rule's stepsize."""
+    stepsize = rule.schedule.config()
+    return f"stepsize {stepsize:g}" if not isinstance(stepsize, dict) else "stepsize by a schedule"
+
+
+def row(part: str, model: Model, family: Family | None = None, rule: str = "", **entries: Any) -> Row:
     """A row of the table; what is not given is missing, not zero."""
-    return {**dict.fromkeys(COLUMNS), "part": part, "model": model.label, "quantity": quantity, "note": "", **entries}
+    named = {"part": part, "model": model.label, "family": family and family_words(family), "optimizer": rule or None}
+    return {**dict.fromkeys(COLUMNS), "note": "", **named, **entries}
+
+
+def _farthest(here: np.ndarray, there: np.ndarray) -> Row:
+    """The entries of two arrays (M, k) that are farthest apart, relative to the largest entry of their row."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = abs(here - there) / abs(there).max(axis=1, keepdims=True)
+    place = np.unravel_index(np.argmax(np.nan_to_num(apart, nan=np.inf)), apart.shape)
+    return {"numpy": float(here[place]), "julia": float(there[place]), "difference": float(apart[place])}
 
 
 # ---- (1) the same points ------------------------------------------------------------------------------------
@@ -81,43 +96,16 @@ def draw_points(model: Model, n_points: int, seed: int) -> np.ndarray:
     return 0.5 * np.asarray(generator(np, seed, _POINT_STREAM).standard_normal((n_points, model.dim)))
 
 
-def point_rows(
-    model: Model, numpy_found: tuple[np.ndarray, np.ndarray], julia_found: tuple[np.ndarray, np.ndarray]
-) -> list[Row]:
+def point_rows(model: Model, here: Sequence[np.ndarray], there: Sequence[np.ndarray]) -> list[Row]:
     """Log densities (M,) and gradients (M, d) of both engines at the same points."""
-    (value, slope), (other, other_slope) = numpy_found, julia_found
-    with np.errstate(invalid="ignore", divide="ignore"):
-        apart = np.abs(value - other) / np.abs(other)
-        largest = np.abs(other_slope).max(axis=1)
-        slope_apart = np.abs(slope - other_slope).max(axis=1) / largest
-    worst, slope_worst = (int(np.argmax(np.nan_to_num(a, nan=np.inf))) for a in (apart, slope_apart))
-    place = int(np.argmax(np.nan_to_num(np.abs(slope - other_slope)[slope_worst], nan=np.inf)))
-    note = f"{len(value)} points; figures of the worst"
-    shared: Row = {"tolerance": POINT_TOLERANCE, "note": note}
-    found = [
-        ("log density", value[worst], other[worst], apart[worst], "relative"),
-        (
-            "gradient",
-            slope[slope_worst, place],
-            other_slope[slope_worst, place],
-            slope_apart[slope_worst],
-            "relative to the largest component",
-        ),
-    ]
-    return [
-        row(
-            "points",
-            model,
-            quantity,
-            numpy=float(a),
-            julia=float(b),
-            difference=float(difference),
-            unit=unit,
-            agrees=bool(difference <= POINT_TOLERANCE),
-            **shared,
-        )
-        for quantity, a, b, difference, unit in found
-    ]
+    rows = []
+    shared: Row = {"tolerance": POINT_TOLERANCE, "note": f"{len(here[0])} points; figures of the worst"}
+    units = {"log density": "relative", "gradient": "relative to the largest component"}
+    for (quantity, unit), a, b in zip(units.items(), here, there, strict=True):
+        found = _farthest(a.reshape(len(a), -1), b.reshape(len(b), -1))
+        agrees = found["difference"] <= POINT_TOLERANCE
+        rows.append(row("points", model, quantity=quantity, unit=unit, agrees=agrees, **found, **shared))
+    return rows
 
 
 # ---- (2) the same noise -------------------------------------------------------------------------------------
@@ -135,107 +123,89 @@ def path_noise(model: Model, family: Family, n_iterations: int, n_samples: int, 
 
 
 def path_rows(
-    sides: tuple[Side, Side], model: Model, family: Family, rule: Rule, noise: np.ndarray, stops: Iterable[int]
+    sides: Sequence[Side], model: Model, family: Family, rule: Rule, noise: np.ndarray, stops: Iterable[int]
 ) -> list[Row]:
     """How far apart the parameters are after so many updates along the same noise, each time from the start.
 
     The verdict is on 200 updates, or on all where there are fewer.
     """
     rows: list[Row] = []
-    n_samples = noise.shape[1]
-    judged = min(PATH_UPDATES, noise.shape[0])
     for stop in stops:
-        fits = [side.fit(model, family, rule, stop, n_samples=n_samples, noise=noise[:stop]) for side in sides]
-        one = path_row(model, family, rule, stop, fits[0], fits[1].params, fits[1].n_updates, stop == judged)
-        one["note"] = "; ".join(filter(None, [f"M = {n_samples}, {rule_words(rule)}", one["note"]]))
-        rows.append(one)
-        if any(found.n_updates < stop for found in fits):
+        here, there = (
+            side.fit(model, family, rule, stop, n_samples=noise.shape[1], noise=noise[:stop]) for side in sides
+        )
+        judged = stop == min(PATH_UPDATES, noise.shape[0])
+        rows.append(path_row(model, family, rule, noise[:stop], here, there.params, there.n_updates, judged))
+        if min(here.n_updates, there.n_updates) < stop:
             break
     return rows
 
 
 def path_row(
-    model: Model, family: Family, rule: Rule, stop: int, here: Fit, there: np.ndarray, updates: int, judged: bool
-) -> Row:
-    """Parameters of the numpy fit `here` beside Julia's (p,) after `updates` of `stop` updates."""
-    entries: Row = {
-        "family": family_words(family),
-        "optimizer": rule.name,
-        "iteration": stop,
-        "unit": "relative to the largest",
-    }
-    if (here.n_updates, updates) != (stop, stop):
-        words = f"gradient not finite after {here.n_updates} (numpy) and {updates} (julia) updates"
-        agrees = None if here.n_updates == updates else False
-        advice = "; a smaller stepsize is needed for a verdict" if agrees is None else ""
-        return row("path", model, "parameters", agrees=agrees, note=words + advice, **entries)
-    apart = np.abs(here.params - there)
-    place, largest = int(np.argmax(np.nan_to_num(apart, nan=np.inf))), np.abs(there).max()
-    difference = float(apart[place] / largest)
-    judged_here = judged and here.spec.dtype == "float64"
-    return row(
-        "path",
-        model,
-        "parameters",
-        numpy=float(here.params[place]),
-        julia=float(there[place]),
-        difference=difference,
-        tolerance=PATH_TOLERANCE if judged_here else None,
-        agrees=difference <= PATH_TOLERANCE if judged_here else None,
-        note=_SINGLE if judged and not judged_here else "",
-        **entries,
-    )
-
-
-def rule_words(rule: Rule) -> str:
-    """A rule's stepsize."""
-    stepsize = rule.schedule.config()
-    return f"stepsize {stepsize:g}" if not isinstance(stepsize, dict) else "stepsize by a schedule"
-
-
-# ---- (3) own noise ------------------------------------------------------------------------------------------
-def elbo_row(
     model: Model,
     family: Family,
     rule: Rule,
-    quantity: str,
-    iteration: int,
-    runs: tuple[list[tuple[float, float]], list[tuple[float, float]]],
-    note: str,
+    noise: np.ndarray,
+    here: Fit,
+    there: np.ndarray,
+    updates: int,
+    judged: bool,
 ) -> Row:
-    """Mean final ELBO of each engine's runs, and their difference in standard errors (Welch).
-
-    `runs` holds the ELBO and its Monte Carlo error of every run; a side without runs has no figures. The error of a
-    mean is the spread of the runs, but never less than the Monte Carlo errors, of which it consists in part: few runs
-    may lie close together by chance.
-    """
-    entries: Row = {"family": family_words(family), "optimizer": rule.name, "iteration": iteration}
-    entries |= {"unit": "standard errors", "note": note}
-    lost = [sum(not math.isfinite(value) for value, _ in side) for side in runs]
-    if any(lost):
-        words = f"{lost[0]} of {len(runs[0])} numpy and {lost[1]} of {len(runs[1])} julia runs diverged"
-        entries["note"] += f"; {words}: no verdict, choose a smaller stepsize"
-        return row("elbo", model, quantity, **entries)
-    means, errors = [], []
-    for side in runs:
-        values, carlo = np.array(side).reshape(-1, 2).T
-        n = len(values)
-        spread = values.std(ddof=1) / math.sqrt(n) if n > 1 else 0.0
-        means.append(float(values.mean()) if n else None)
-        errors.append(float(max(spread, math.sqrt((carlo**2).sum()) / n)) if n else None)
-    entries |= dict(zip(("numpy", "julia", "numpy_error", "julia_error"), (*means, *errors), strict=True))
-    if means[0] is None or means[1] is None:
-        return row("elbo", model, quantity, **entries)
-    apart, error = abs(means[0] - means[1]), math.hypot(errors[0] or 0.0, errors[1] or 0.0)
-    difference = apart / error if error > 0 else (0.0 if apart == 0 else math.inf)
-    entries |= {"difference": difference, "tolerance": ELBO_TOLERANCE, "agrees": difference <= ELBO_TOLERANCE}
-    return row("elbo", model, quantity, **entries)
+    """Parameters of the numpy fit `here` along `noise` beside Julia's (p,), which made `updates` updates."""
+    stop, n_samples = noise.shape[:2]
+    words = [f"M = {n_samples}, {rule_words(rule)}"]
+    found: Row = {}
+    if (here.n_updates, updates) != (stop, stop):
+        words.append(f"gradient not finite after {here.n_updates} (numpy) and {updates} (julia) updates")
+        if here.n_updates == updates:
+            words[1] += "; a smaller stepsize is needed for a verdict"
+        else:
+            found = {"agrees": False}
+    else:
+        found = _farthest(here.params[None], there[None])
+        if judged and here.spec.dtype == "float64":
+            found |= {"tolerance": PATH_TOLERANCE, "agrees": found["difference"] <= PATH_TOLERANCE}
+        elif judged:
+            words.append(_SINGLE)
+    found |= {"quantity": "parameters", "unit": "relative to the largest", "note": "; ".join(words)}
+    return row("path", model, family, rule.name, iteration=stop, **found)
 
 
-def final_elbo(found: Fit) -> tuple[float, float]:
+# ---- (3) own noise ------------------------------------------------------------------------------------------
+Elbo = tuple[float, float]  # with its Monte Carlo error
+
+
+def final_elbo(found: Fit) -> Elbo:
     """The last ELBO of a fit and its Monte Carlo error; NaN where it diverged."""
     last = found.elbo.iloc[-1]
     return (float(last["elbo"]), float(last["std_error"])) if found.status == "completed" else (math.nan, math.nan)
+
+
+def elbo_row(
+    model: Model, family: Family, rule: Rule, quantity: str, iteration: int, runs: dict[str, list[Elbo]], note: str
+) -> Row:
+    """Mean final ELBO of each engine's runs, and their difference in standard errors (Welch).
+
+    `runs` has the runs of one engine or of both. The error of a mean is the spread of the runs, but never less than
+    the Monte Carlo errors, of which it consists in part: few runs may lie close together by chance.
+    """
+    found: Row = {"iteration": iteration, "quantity": quantity, "unit": "standard errors", "note": note}
+    lost = {engine: sum(not math.isfinite(value) for value, _ in side) for engine, side in runs.items()}
+    if any(lost.values()):
+        words = " and ".join(f"{n} of {len(runs[engine])} {engine}" for engine, n in lost.items())
+        found["note"] += f"; {words} runs diverged: no verdict, choose a smaller stepsize"
+        return row("elbo", model, family, rule.name, **found)
+    for engine, side in runs.items():
+        values, carlo = np.array(side).T
+        n = len(values)
+        spread = values.std(ddof=1) / math.sqrt(n) if n > 1 else 0.0
+        found[engine], found[f"{engine}_error"] = float(values.mean()), max(spread, math.hypot(*carlo) / n)
+    if len(runs) == 2:
+        apart = abs(found["numpy"] - found["julia"])
+        error = math.hypot(found["numpy_error"], found["julia_error"])
+        difference = apart / error if error > 0 else (0.0 if apart == 0 else math.inf)
+        found |= {"difference": difference, "tolerance": ELBO_TOLERANCE, "agrees": difference <= ELBO_TOLERANCE}
+    return row("elbo", model, family, rule.name, **found)
 
 
 # ---- (4) time -----------------------------------------------------------------------------------------------
@@ -255,9 +225,8 @@ def time_row(sides: Iterable[Side], model: Model, family: Family, rule: Rule, n_
         words.append("Julia: not available")
     if (used := others()) > 0.1:
         words.append(f"other processes used {used:.1f} cores meanwhile: no measure of the engines")
-    here, there = (min(times.get(engine, ()), default=None) for engine in ("numpy", "julia"))
-    entries: Row = {"numpy": here, "julia": there, "unit": "numpy / julia", "note": "; ".join(words)}
-    if here is not None and there is not None:
-        entries["difference"] = here / there
-    entries |= {"family": family_words(family), "optimizer": rule.name}
-    return row("time", model, "milliseconds an update", **entries)
+    found: Row = {engine: min(each) for engine, each in times.items() if each}
+    if len(found) == 2:
+        found["difference"] = found["numpy"] / found["julia"]
+    found |= {"quantity": "milliseconds an update", "unit": "numpy / julia", "note": "; ".join(words)}
+    return row("time", model, family, rule.name, **found)

@@ -14,7 +14,6 @@ from pyturingvi.optimize.memory import check_memory, fit_bytes
 from pyturingvi.optimize.rules import RULES, Rule, get_rule
 
 MOST_PARAMS = 20_000_000  # of a family that is compared: beyond it, hundreds of updates take many minutes
-MOST_ITERATIONS, MOST_FIT_ITERATIONS, MOST_RUNS = 10**7, 10**9, 10**4  # more would take weeks
 ELBO_SAMPLES = 2_048  # draws of a final ELBO
 
 
@@ -30,8 +29,8 @@ class Plan:
     dtype: str
     seed: int
     n_threads: int
-    families: tuple[Family, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    families: tuple[Family, ...]
+    rules: tuple[Rule, ...]
 
     @property
     def n_steps(self) -> int:

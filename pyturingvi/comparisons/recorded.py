@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.errors import DataError
-from pyturingvi.families import Family, MeanField, Structured
-from pyturingvi.families.full_rank import FullRank
-from pyturingvi.models.base import Model
+from pyturingvi.families import Family, FullRank, MeanField, Structured
+from pyturingvi.models import IsotropicGaussian, ItemResponse, Model, RobustPoisson, StochasticVolatility
 from pyturingvi.optimize.rules import Adam, ProximalSGD, Rule
 
+MODELS: dict[str, Callable[..., Model]] = {
+    model.name: model for model in (IsotropicGaussian, RobustPoisson, ItemResponse, StochasticVolatility)
+}
+N_LOCAL = 4  # of the Gaussian, which has no data
 # the recorded paths: their names in the file, and what `tests/julia_reference/record.py` runs under these
 FAMILIES: dict[str, Family] = {
     "mean-field": MeanField(),
@@ -27,13 +31,16 @@ RULES: dict[str, Rule] = {"adam": Adam(1e-2), "proximal_sgd": ProximalSGD(1e-4)}
 
 @dataclass(frozen=True)
 class RecordedPath:
-    """One run of Julia: along `noise` (T, M, d) it ended at `params` (p,); `elbo` is (iteration, ELBO, error)."""
+    """One run of Julia: along `noise` (T, M, d) it ended at `params` (p,).
+
+    `elbo` (K, 3) is its trace, if it was recorded: iteration, ELBO, Monte Carlo error.
+    """
 
     family: Family
     rule: Rule
     noise: np.ndarray
     params: np.ndarray
-    elbo: tuple[int, float, float] | None
+    elbo: np.ndarray | None
 
 
 def reference_directory() -> Path:
@@ -81,36 +88,29 @@ class RecordedReference:
 
     def model(self) -> Model:
         """The Python model on the recorded data, its shape in its label."""
-        from pyturingvi.models import IsotropicGaussian, ItemResponse, RobustPoisson, StochasticVolatility
-
         start = f"{self.kind}.data."
         data: dict[str, Any] = {k.removeprefix(start): v for k, v in self._of_model.items() if k.startswith(start)}
-        model: Model
-        if self.kind == "gaussian":
-            model = IsotropicGaussian(4)
-        elif self.kind == "rpoisson":
-            model = RobustPoisson(**data)
-        elif self.kind == "irt":
-            model = ItemResponse(**data)
-        else:
-            model = StochasticVolatility(**data)
+        model = MODELS[self.kind](**(data or {"n_local": N_LOCAL}))
         model.label = f"recorded {self.kind} (N={model.layout.n_local}, d={model.dim})"
         return model
 
     def points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Unconstrained points (M, d), Julia's log densities (M,) and Zygote's gradients (M, d)."""
-        found = (self._of_model[f"{self.kind}.{name}"] for name in ("points", "log_density", "gradient"))
-        points, values, slopes = found
+        points, values, slopes = (
+            self._of_model[f"{self.kind}.{name}"] for name in ("points", "log_density", "gradient")
+        )
         return points, values, slopes
 
     def path(self, family: Family, rule: str) -> RecordedPath | None:
         """The run of this family and this kind of rule, or None where none was recorded."""
-        for family_key, known in FAMILIES.items():
-            for rule_key, settings in RULES.items():
-                if known.config() == family.config() and settings.name == rule:
-                    elbo = self._of_paths.get(f"{self.kind}.{family_key}.elbo") if rule == "adam" else None
-                    last = None if elbo is None else (int(elbo[-1, 0]), float(elbo[-1, 1]), float(elbo[-1, 2]))
-                    noise = self._of_paths[f"{self.kind}.noise"].astype(np.float64)
-                    params = self._of_paths[f"{self.kind}.{family_key}.{rule_key}"]
-                    return RecordedPath(known, settings, noise, params, last)
-        return None
+        family_key = next((key for key, known in FAMILIES.items() if known == family), None)
+        rule_key = next((key for key, known in RULES.items() if known.name == rule), None)
+        if family_key is None or rule_key is None:
+            return None
+        return RecordedPath(
+            family,
+            RULES[rule_key],
+            self._of_paths[f"{self.kind}.noise"].astype(np.float64),
+            self._of_paths[f"{self.kind}.{family_key}.{rule_key}"],
+            self._of_paths[f"{self.kind}.{family_key}.elbo"] if rule == "adam" else None,
+        )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PARTS = {
+PARTS = {
     "points": "The same points: log density and gradient",
     "path": "The same noise: parameters after so many updates",
     "elbo": "Own noise: final ELBO",
@@ -32,7 +32,7 @@ _STYLES = ["-", "--", ":", "-."]
 
 
 class Comparison:
-    """The embedded engine beside Julia on one problem.
+    """The numpy engine beside Julia on one problem.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Comparison:
         """The report; its first line says what stands for Julia."""
         lines = [f"{self.label}: pyturingvi's numpy engine beside {self.source}.", "", f"**{self._count()}.**", ""]
         lines += [f"- {remark}" for remark in self.remarks] + ([""] if self.remarks else [])
-        for part, title in _PARTS.items():
+        for part, title in PARTS.items():
             chosen = self._frame[self._frame["part"] == part]
             if not chosen.empty:
                 lines += [f"### {title}", "", *_markdown(chosen, part, self.label), ""]
@@ -231,7 +231,7 @@ def _markdown(rows: pd.DataFrame, part: str, label: str) -> list[str]:
         records = [_one_path(path) for _, path in rows.groupby(["family", "optimizer"], sort=False)]
     titles = {"iteration": "updates", "difference": "numpy / julia" if part == "time" else "difference"}
     lines = ["| " + " | ".join(titles.get(c, c) for c in columns) + " |", "|" + "---|" * len(columns)]
-    return lines + ["| " + " | ".join(_cell(row, c) for c in columns) + " |" for row in records]
+    return lines + ["| " + " | ".join(_shown_as(row, c) for c in columns) + " |" for row in records]
 
 
 def _one_path(rows: pd.DataFrame) -> dict[Any, Any]:
@@ -246,7 +246,7 @@ def _one_path(rows: pd.DataFrame) -> dict[Any, Any]:
     return one
 
 
-def _cell(row: dict[Any, Any], column: str) -> str:
+def _shown_as(row: dict[Any, Any], column: str) -> str:
     import pandas as pd
 
     value = row.get(column, "")
