@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from reproduced import errors_in_one_line
 
 import pyturingvi as tv
@@ -41,24 +40,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def read_report(path: Path) -> pd.DataFrame:
-    """A committed CSV; DataError, which names it, if it cannot be used."""
-    command = f"python experiments/compare_engines.py {path.stem.removeprefix('compare_')}"
-    return read_table(path, command, COLUMNS, ["iteration", "numpy", "julia", "difference", "tolerance"])
-
-
 def draw_again(name: str) -> tv.Comparison:
     """The report of a committed CSV; what the CSV does not hold, its remarks, is taken from the Markdown beside it."""
     path = RESULTS / f"compare_{name}.csv"
-    frame = read_report(path)
+    numbers = ["iteration", "numpy", "julia", "difference", "tolerance"]
+    frame = read_table(path, f"python experiments/compare_engines.py {name}", [*COLUMNS, "source"], numbers)
     beside = path.with_suffix(".md")
     try:
         lines = beside.read_text().split("\n### ")[0].splitlines()
     except (OSError, ValueError) as error:
         raise DataError(f"{beside}: cannot be read ({error}); it has the remarks of {path.name}.") from None
     remarks = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-    if not remarks:
-        raise DataError(f"{beside}: has no remarks, of which each report has one at least.")
     return tv.Comparison(frame, frame["source"][0], name.replace("-simulated", " (simulated)"), remarks)
 
 

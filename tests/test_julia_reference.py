@@ -1,73 +1,54 @@
-"""The numpy models against values recorded from real Julia runs (`julia_reference/record.py`)."""
+"""The numpy engine against values recorded from real Julia runs (`julia_reference/record.py`)."""
 
-import json
-from pathlib import Path
+from __future__ import annotations
 
 import numpy as np
 import pytest
 
 import pyturingvi as tv
-
-RECORDED = np.load(Path(__file__).parent / "julia_reference" / "models.npz", allow_pickle=False)
-
-
-def model_of(name: str) -> tv.models.Model:
-    data = {key.split(".")[-1]: RECORDED[key] for key in RECORDED.files if key.startswith(f"{name}.data.")}
-    if name == "gaussian":
-        return tv.models.IsotropicGaussian(4)
-    kinds = {
-        "rpoisson": tv.models.RobustPoisson,
-        "irt": tv.models.ItemResponse,
-        "volatility": tv.models.StochasticVolatility,
-    }
-    return kinds[name](**data)
+from pyturingvi.comparisons.recorded import FAMILIES, MODELS, RULES, RecordedReference
 
 
-@pytest.mark.parametrize("name", ["gaussian", "rpoisson", "irt", "volatility"])
-def test_log_density_and_gradient_equal_julias(name: str) -> None:
-    value, gradient = model_of(name).log_density_and_gradient(RECORDED[f"{name}.points"])
-    expected = RECORDED[f"{name}.gradient"]
-    np.testing.assert_allclose(value, RECORDED[f"{name}.log_density"], rtol=1e-10)
-    np.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-10 * abs(expected).max())
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_log_density_and_gradient_equal_julias(kind: str) -> None:
+    record = RecordedReference(kind)
+    points, expected, slopes = record.points()
+    value, gradient = record.model().log_density_and_gradient(points)
+    np.testing.assert_allclose(value, expected, rtol=1e-10)
+    np.testing.assert_allclose(gradient, slopes, rtol=0, atol=1e-10 * abs(slopes).max())
 
 
 def test_the_record_says_what_it_was_made_with() -> None:
-    about = json.loads(str(RECORDED["about"]))
+    about = RecordedReference("gaussian").about
     assert tuple(int(part) for part in about["julia"].split(".")[:2]) >= (1, 10)
     assert about["zygote"]
     assert about["date"]
 
 
-PATHS = np.load(Path(__file__).parent / "julia_reference" / "paths.npz", allow_pickle=False)
-FAMILIES = {
-    "mean-field": tv.MeanField(),
-    "structured": tv.Structured(),
-    "structured-ns": tv.Structured(standardized=False),
-    "full-rank": tv.FullRank(),
-}
-RULES = {"adam": tv.Adam(1e-2), "proximal_sgd": tv.ProximalSGD(1e-4)}
-
-
-@pytest.mark.parametrize("rule", list(RULES))
+@pytest.mark.parametrize("rule", [rule.name for rule in RULES.values()])
 @pytest.mark.parametrize("family", list(FAMILIES))
-@pytest.mark.parametrize("name", ["gaussian", "rpoisson", "irt", "volatility"])
-def test_the_same_noise_leads_to_julias_parameters_after_200_updates(name: str, family: str, rule: str) -> None:
-    noise = PATHS[f"{name}.noise"].astype(float)
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_the_same_noise_leads_to_julias_parameters_after_200_updates(kind: str, family: str, rule: str) -> None:
+    record = RecordedReference(kind)
+    path = record.path(FAMILIES[family], rule)
+    assert path is not None
+    assert path.noise.shape[0] == 200
     fit = tv.fit(
-        model_of(name),
-        FAMILIES[family],
-        RULES[rule],
-        n_iterations=noise.shape[0],
-        n_samples=noise.shape[1],
-        noise=noise,
+        record.model(),
+        path.family,
+        path.rule,
+        n_iterations=200,
+        n_samples=path.noise.shape[1],
+        noise=path.noise,
         elbo_every=50,
         elbo_samples=512,
         engine="numpy",
         progress=False,
     )
     assert fit.status == "completed"
-    np.testing.assert_allclose(fit.params, PATHS[f"{name}.{family}.{rule}"], rtol=0, atol=1e-8)
-    if rule == "adam":  # the draws behind an ELBO are each engine's own
-        iterations, elbo, error = PATHS[f"{name}.{family}.elbo"].T
+    np.testing.assert_allclose(fit.params, path.params, rtol=0, atol=1e-8)
+    assert (path.elbo is not None) == (rule == "adam")
+    if path.elbo is not None:  # the draws behind an ELBO are each engine's own
+        iterations, elbo, error = path.elbo.T
         np.testing.assert_array_equal(fit.elbo["iteration"], iterations)
         assert (abs(fit.elbo["elbo"] - elbo) < 4 * np.hypot(fit.elbo["std_error"], error)).all()

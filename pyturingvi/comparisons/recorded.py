@@ -18,8 +18,7 @@ from pyturingvi.optimize.rules import Adam, ProximalSGD, Rule
 MODELS: dict[str, Callable[..., Model]] = {
     model.name: model for model in (IsotropicGaussian, RobustPoisson, ItemResponse, StochasticVolatility)
 }
-N_LOCAL = 4  # of the Gaussian, which has no data
-# the recorded paths: their names in the file, and what `tests/julia_reference/record.py` runs under these
+# the recorded paths: their names in the file, and what they are runs of
 FAMILIES: dict[str, Family] = {
     "mean-field": MeanField(),
     "structured": Structured(),
@@ -27,6 +26,11 @@ FAMILIES: dict[str, Family] = {
     "full-rank": FullRank(),
 }
 RULES: dict[str, Rule] = {"adam": Adam(1e-2), "proximal_sgd": ProximalSGD(1e-4)}
+
+
+def model_on(kind: str, data: dict[str, Any]) -> Model:
+    """A model of this kind on the recorded data; the Gaussian has none."""
+    return MODELS[kind](**(data or {"n_local": 4}))
 
 
 @dataclass(frozen=True)
@@ -89,8 +93,9 @@ class RecordedReference:
     def model(self) -> Model:
         """The Python model on the recorded data, its shape in its label."""
         start = f"{self.kind}.data."
-        data: dict[str, Any] = {k.removeprefix(start): v for k, v in self._of_model.items() if k.startswith(start)}
-        model = MODELS[self.kind](**(data or {"n_local": N_LOCAL}))
+        model = model_on(
+            self.kind, {k.removeprefix(start): v for k, v in self._of_model.items() if k.startswith(start)}
+        )
         model.label = f"recorded {self.kind} (N={model.layout.n_local}, d={model.dim})"
         return model
 

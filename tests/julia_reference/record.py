@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 import pyturingvi as tv
-from pyturingvi.comparisons.recorded import FAMILIES, RULES
+from pyturingvi.comparisons.recorded import FAMILIES, RULES, model_on
 from pyturingvi.data.simulate import simulate_irt, simulate_rpoisson, simulate_volatility
-from pyturingvi.engines.julia_engine import julia_model
 
 HERE = Path(__file__).parent
 N_UPDATES, N_SAMPLES, ELBO_EVERY, ELBO_SAMPLES = 200, 2, 50, 4096
@@ -39,27 +38,15 @@ def data_of_models() -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def python_model(name: str, data: dict[str, np.ndarray]) -> tv.models.Model:
-    """The Python model on these data."""
-    if name == "gaussian":
-        return tv.models.IsotropicGaussian(4)
-    kinds = {
-        "rpoisson": tv.models.RobustPoisson,
-        "irt": tv.models.ItemResponse,
-        "volatility": tv.models.StochasticVolatility,
-    }
-    return kinds[name](**data)
-
-
 def record_models(runtime: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Julia's vectorized log density and Zygote's gradient of it, at three points of each model."""
     value_of = runtime.seval("(model, x) -> PyTuringVI.log_density(model, x)")
     slope_of = runtime.seval("(model, x) -> only(Zygote.gradient(p -> sum(PyTuringVI.log_density(model, p)), x))")
     arrays: dict[str, np.ndarray] = {}
     for name, data in data_of_models().items():
-        model = python_model(name, data)
+        model = model_on(name, data)
         points = 0.5 * rng.standard_normal((3, model.dim))
-        inner, columns = julia_model(runtime, model), runtime.to_julia(points)
+        inner, columns = model.to_julia(runtime), runtime.to_julia(points)
         arrays |= {f"{name}.data.{key}": value for key, value in data.items()}
         arrays[f"{name}.points"] = points
         arrays[f"{name}.log_density"] = np.array(runtime.call(value_of, inner, columns))
@@ -71,7 +58,7 @@ def record_paths(rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Flat parameters after `N_UPDATES` updates from m = 0, C = 0.1 I along the same noise, and ELBO traces."""
     paths: dict[str, np.ndarray] = {}
     for name, data in data_of_models().items():
-        model = python_model(name, data)
+        model = model_on(name, data)
         noise = rng.standard_normal((N_UPDATES, N_SAMPLES, model.dim)).astype(np.float32)
         paths[f"{name}.noise"] = noise  # float32 keeps the file small; both sides compute in float64
         for family_name, family in FAMILIES.items():
