@@ -115,6 +115,17 @@ def test_a_damaged_table_against_nuts_is_refused(name, script):
     assert f"{name}.json: cannot be read" in err
 
 
+@pytest.mark.parametrize("name", ["stepsize", "trace"])
+def test_a_script_given_a_folder_without_the_fits_leaves_the_table(name, script, tmp_path):
+    (tmp_path / "foreign" / "cells").mkdir(parents=True)
+    before = contents(script.results)
+    code, _, err = script(f"{name}.py", "--from-cells", str(tmp_path / "foreign"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "Give the right folder of the sweep" in err
+    assert contents(script.results) == before
+    assert "not allowed with" in script(f"{name}.py", "--from-csv", "--from-cells", str(tmp_path / "foreign"))[2]
+
+
 # ---- the report on both engines ------------------------------------------------------------------------------
 def test_a_comparison_drawn_again_leaves_its_csv_alone(script):
     before = contents(script.results)

@@ -16,6 +16,9 @@ from pyturingvi.errors import OutputError
 from pyturingvi.reproduce import realistic, realistic_tables, stepsize
 from pyturingvi.reproduce.bands import band
 from pyturingvi.reproduce.figure import FIGURES, Job, figure_named, reproduce
+from pyturingvi.sweeps.folder import SweepFolder
+from pyturingvi.sweeps.grid import read_grid
+from pyturingvi.sweeps.result import SweepResult
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 STEPS = (1e-3, 1e15)  # the second diverges
@@ -264,72 +267,34 @@ def traces(*replications):
     return pd.DataFrame([{**row, "iteration": i, "median": -1.5} for row in rows for i in (10, 20)])
 
 
-def test_an_interrupted_sweep_leaves_the_table_of_what_is_done(tmp_path):
-    job, table = Job("stepsize", "quick", tmp_path, progress=False), fits(1, 1)
-    with pytest.raises(KeyboardInterrupt):
-        realistic_tables.write(job, sweep_of(tmp_path, "interrupted", completed=1, missing=1), table)
-    assert pd.read_csv(job.file("elbo")).equals(table)
-
-
-def test_an_interrupted_sweep_leaves_no_table_of_nothing(tmp_path):
-    for figure, table in (("stepsize", fits(0, 3)), ("trace", realistic_tables.trace_table(empty_sweep(tmp_path)))):
-        with pytest.raises(KeyboardInterrupt):
-            realistic_tables.write(Job(figure, "quick", tmp_path), sweep_of(tmp_path, "interrupted", missing=3), table)
-    assert not list(tmp_path.glob("*.csv"))
-
-
-def empty_sweep(folder):
-    from pyturingvi.sweeps.folder import SweepFolder
-    from pyturingvi.sweeps.result import SweepResult
-
-    return SweepResult(SweepFolder(folder), {})
-
-
 @pytest.mark.parametrize(
     ("figure", "more", "fewer"), [("stepsize", fits(3), fits(2, 1)), ("trace", traces(4, 2), traces(4, 1))]
 )
 def test_a_table_of_more_fits_is_never_replaced_by_one_of_fewer(figure, more, fewer, tmp_path, capsys):
-    job = Job(figure, "quick", tmp_path)
-    realistic_tables.write(job, sweep_of(tmp_path, completed=3), more)
-    whole, before = job.file("elbo").read_bytes(), realistic_tables.n_finished(more)
+    job, path = Job(figure, "quick", tmp_path), tmp_path / f"{figure}_quick_elbo.csv"
     partly = {"completed": 2, "missing": 1}
+    nothing = realistic_tables.trace_table(SweepResult(SweepFolder(tmp_path), {})) if figure == "trace" else fits(0, 3)
+    for table, there in ((nothing, False), (fewer, True)):
+        with pytest.raises(KeyboardInterrupt):
+            realistic_tables.write(job, sweep_of(tmp_path, "interrupted", **partly), table)
+        assert path.exists() == there
+        assert "1 fits are left; the same call goes on" in capsys.readouterr().err
+    realistic_tables.write(job, sweep_of(tmp_path, completed=3), more)
+    whole, before = path.read_bytes(), realistic_tables.n_finished(more)
     with pytest.raises(KeyboardInterrupt):
         realistic_tables.write(job, sweep_of(tmp_path, "interrupted", **partly), fewer)
-    assert "1 fits are left; the same call goes on" in capsys.readouterr().err
     with pytest.raises(OutputError, match=rf"left as it is, with {before} finished .* has {before - 1} of this figure"):
         realistic_tables.write(job, sweep_of(tmp_path, "incomplete", **partly), fewer)
-    assert job.file("elbo").read_bytes() == whole
+    assert path.read_bytes() == whole
     realistic_tables.write(job, sweep_of(tmp_path, completed=3), more.assign(elbo=-1.0))
-    assert job.file("elbo").read_bytes() != whole
+    assert path.read_bytes() != whole
 
 
-@pytest.mark.parametrize("script", ["stepsize", "trace"])
-def test_a_script_given_a_folder_without_the_fits_leaves_the_table(script, tmp_path):
-    for path in [*EXPERIMENTS.glob("*.py"), *EXPERIMENTS.glob(f"results/{script}_*.csv")]:
-        place = tmp_path / path.relative_to(EXPERIMENTS)
-        place.parent.mkdir(exist_ok=True)
-        shutil.copy(path, place)
-    (tmp_path / "foreign" / "cells").mkdir(parents=True)
-    before = {path: path.read_bytes() for path in tmp_path.glob("results/*")}
-    command = [sys.executable, str(tmp_path / f"{script}.py"), "--from-cells", str(tmp_path / "foreign")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    assert "Give the right folder of the sweep" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert {path: path.read_bytes() for path in tmp_path.glob("results/*")} == before
-    both = subprocess.run([*command, "--from-csv"], capture_output=True, text=True, timeout=120, check=False)
-    assert both.returncode == 2
-    assert "not allowed with" in both.stderr
-
-
-def test_a_sweep_in_which_all_failed_is_an_error(tmp_path):
-    with pytest.raises(OutputError, match="3 of 3 fits failed"):
-        realistic_tables.write(Job("stepsize", "quick", tmp_path), sweep_of(tmp_path, "incomplete", failed=3), fits(0))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_sweep_in_which_some_failed_says_how_many_and_where_the_reasons_are(tmp_path, capsys):
+def test_failed_fits_are_told_with_the_place_of_the_reasons_and_are_no_table(tmp_path, capsys):
     job = Job("stepsize", "quick", tmp_path, progress=False)
+    with pytest.raises(OutputError, match="3 of 3 fits failed"):
+        realistic_tables.write(job, sweep_of(tmp_path, "incomplete", failed=3), fits(0))
+    assert not list(tmp_path.iterdir())
     realistic_tables.write(job, sweep_of(tmp_path, "incomplete", completed=2, failed=1), fits(2))
     assert f"1 of 3 fits failed; {tmp_path} says why, in cells/*.json" in capsys.readouterr().err
 
@@ -344,9 +309,6 @@ def test_cells_made_elsewhere_are_found(out, tmp_path):
 
 
 def test_the_expectation_learns_from_the_fits_that_are_done(out, small):
-    from pyturingvi.sweeps.folder import SweepFolder
-    from pyturingvi.sweeps.grid import read_grid
-
     cells = read_grid(realistic.grid_of(Job("stepsize", "quick", out, "numpy")))
     folder = SweepFolder(out / "cells")
     assert realistic.expectation(cells, folder, 2) == "all 10 fits are done already"

@@ -25,7 +25,6 @@ from pyturingvi.fitting import fit
 from pyturingvi.layout import Layout
 from pyturingvi.models import IsotropicGaussian
 from pyturingvi.optimize.rules import ProximalSGD
-from pyturingvi.plots import pyplot
 from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
 from pyturingvi.reproduce.synthetic.problem import (
@@ -271,13 +270,12 @@ def compute(job: Job) -> None:
     """Write the CSV file of every part that has none yet; DataError, before any work, for one that cannot be used."""
     if job.engine == "julia":
         raise InputError("theory: its runs count updates on the NumPy engine; take engine='auto' or 'numpy'.")
-    pyplot()  # without it there would be no pictures in the end
-    missing = [part for part in PARTS if not job.file(part).exists()]
     for part in PARTS:
-        if part not in missing:
+        if job.file(part).exists():
             read(job, part)
-    for part in missing:
-        write_table(job.file(part), PARTS[part](job, SIZES[job.preset]), float_format="%.8g")
+    for part, make in PARTS.items():
+        if not job.file(part).exists():
+            write_table(job.file(part), make(job, SIZES[job.preset]), float_format="%.8g")
 
 
 FIGURE = Figure(

@@ -167,15 +167,14 @@ def _quick(found: Found) -> list[Run]:
 
 
 def _full(found: Found) -> list[Run]:
-    runs = {run.key: run for run in _paper(found)}
+    runs = _paper(found)
     for family in FAMILIES:
         for n in CURVE_SIZES:
             low, high = curve_ends(family, n)
             for step in range(50):
-                inside = low <= step <= high
-                for run in _repeat(0 if inside else 1, REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES):
-                    runs[run.key] = run
-    return list(runs.values())
+                urgency = 0 if low <= step <= high else 1
+                runs += _repeat(urgency, REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
+    return runs
 
 
 PLANS: Mapping[str, Callable[[Found], list[Run]]] = {"quick": _quick, "paper": _paper, "full": _full}
@@ -186,4 +185,5 @@ def plan(preset: str, found: Found, engine: str) -> list[Run]:
 
     Some depend on what is `found` already: the plan grows once the first runs are there.
     """
-    return sorted(PLANS[preset](found), key=lambda run: (run.urgency, run.repeat, -run.seconds(engine)))
+    runs = {run.key: run for run in PLANS[preset](found)}
+    return sorted(runs.values(), key=lambda run: (run.urgency, run.repeat, -run.seconds(engine)))
