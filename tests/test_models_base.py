@@ -222,6 +222,24 @@ def test_a_users_own_model_is_fitted_to_its_posterior() -> None:
     assert fit.sample(7)["y"].shape == (7, 4, 1)
 
 
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda density, slope: density, "two arrays"),
+        (lambda density, slope: (density[:, None], slope), r"log density of shape \(1,\) .*returned \(1, 1\)"),
+        (lambda density, slope: (density, slope.T), r"gradient of shape \(1, 5\) .*returned \(5, 1\)"),
+        (lambda density, slope: (density, slope * 1j), "gradient of dtype complex"),
+    ],
+)
+def test_a_model_that_returns_something_else_is_refused_before_a_run(returned: Any, words: str) -> None:
+    class Wrong(Schools):
+        def _log_density_and_gradient(self, points: np.ndarray) -> Any:
+            return returned(*super()._log_density_and_gradient(points))
+
+    with pytest.raises(InputError, match=f"Wrong: _log_density_and_gradient .*{words}"):
+        tv.fit(Wrong(SEEN), n_iterations=10, progress=False)
+
+
 def test_a_users_own_model_has_what_the_engines_and_files_ask_of_it() -> None:
     model = Schools(SEEN)
     points = np.random.default_rng(0).normal(size=(3, 5))

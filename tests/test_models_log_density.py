@@ -72,7 +72,7 @@ def test_values_that_are_not_finite_far_out_pass_through() -> None:
         (lambda x: -x, "two arrays"),
         (lambda x: (quartic(x)[0].sum(), quartic(x)[1]), r"log density of shape \(3,\)"),
         (lambda x: (quartic(x)[0][:, None], quartic(x)[1]), r"log density of shape \(3,\)"),
-        (lambda x: (quartic(x)[0], quartic(x)[1].T), r"gradient of shape \(3, 8\), it returned \(8, 3\)"),
+        (lambda x: (quartic(x)[0], quartic(x)[1].T), r"gradient of shape \(3, 8\) .* returned \(8, 3\)"),
         (lambda x: (quartic(x)[0], quartic(x)[1][0]), r"gradient of shape \(3, 8\)"),
         (lambda x: (quartic(x)[0] * np.nan, quartic(x)[1]), "log density .* not finite"),
         (lambda x: (quartic(x)[0], quartic(x)[1] + np.inf), "gradient .* not finite"),

@@ -12,6 +12,7 @@ import numpy as np
 
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.layout import Layout
+from pyturingvi.models.checks import check_values
 from pyturingvi.models.parts import take_natural
 from pyturingvi.support.arguments import real_array
 from pyturingvi.support.array_namespace import Array, namespace_of
@@ -95,7 +96,9 @@ class Model(ABC):
 
     def log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
         """Log density (M,) and its exact gradient (M, d) with respect to the point."""
-        return self._log_density_and_gradient(self._check_points(points))
+        points = self._check_points(points)
+        found = self._log_density_and_gradient(points)
+        return check_values(f"{type(self).__name__}: _log_density_and_gradient", found, points)
 
     def gradient(self, points: Array) -> Array:
         """Gradient (M, d) alone, without the cost of the log density."""

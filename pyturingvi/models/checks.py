@@ -11,7 +11,7 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.models.labels import Labels, row_labels
-from pyturingvi.support.array_namespace import to_numpy
+from pyturingvi.support.array_namespace import Array, namespace_of, to_numpy
 
 
 def as_frame(table: Any) -> Any:
@@ -77,6 +77,24 @@ def read_vector(value: Any, what: str) -> np.ndarray:
     _refuse_empty(vector.shape, what)
     _refuse_non_finite(vector, what, None)
     return vector
+
+
+def check_values(what: str, result: Any, points: Array) -> tuple[Array, Array]:
+    """What a function of points (M, d) returned, refused unless it is a log density (M,) and a gradient (M, d)."""
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise InputError(
+            f"{what} must return two arrays, the log density and its gradient; it returned {type(result).__name__}."
+        )
+    arrays = [namespace_of(points).asarray(array) for array in result]
+    for array, word, shape in zip(arrays, ("log density", "gradient"), (points.shape[:1], points.shape), strict=True):
+        if array.dtype.kind not in "biuf":
+            raise InputError(f"{what} returned a {word} of dtype {array.dtype}; it must be real numbers.")
+        if array.shape != shape:
+            raise InputError(
+                f"{what} must return a {word} of shape {shape} for points of shape {points.shape}, it returned "
+                f"{array.shape}."
+            )
+    return arrays[0], arrays[1]
 
 
 def refuse_non_counts(counts: np.ndarray, what: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
+from pyturingvi.models.checks import check_values
 from pyturingvi.models.labels import relabel
 from pyturingvi.support.array_namespace import Array, namespace_of
 
@@ -96,27 +97,7 @@ class LogDensity(Model):
         if namespace_of(points) is not np:
             raise InputError("LogDensity: fn works on NumPy arrays. Use device='cpu'.")
         # a copy: fn may write into what it is given
-        result = self._fn(np.array(points, dtype=np.float64))
-        if not isinstance(result, tuple | list) or len(result) != 2:
-            raise InputError(
-                "LogDensity: fn must return two arrays, the log density and its gradient; it returned "
-                f"{type(result).__name__}."
-            )
-        arrays = []
-        for array, what, shape in (
-            (result[0], "log density", points.shape[:1]),
-            (result[1], "gradient", points.shape),
-        ):
-            array = np.asarray(array)
-            if array.dtype.kind not in "biuf":
-                raise InputError(f"LogDensity: the {what} that fn returned has dtype {array.dtype}.")
-            if array.shape != shape:
-                raise InputError(
-                    f"LogDensity: for points of shape {points.shape} fn must return a {what} of shape "
-                    f"{shape}, it returned {array.shape}."
-                )
-            arrays.append(array)
-        return arrays[0], arrays[1]
+        return check_values("LogDensity: fn", self._fn(np.array(points, dtype=np.float64)), points)
 
     # ---- names --------------------------------------------------------------------------------------------
     @property
