@@ -25,7 +25,7 @@ MODELS: dict[str, Callable[[pd.DataFrame], tv.models.Model]] = {
 DAYS = np.array(["2006-05-17", "2006-05-18", "2006-05-19"], dtype="datetime64[ns]")
 INDEXES: dict[str, tuple[Any, list[Any], type]] = {
     "days": (pd.DatetimeIndex(DAYS), list(DAYS), np.datetime64),
-    "moments": (pd.DatetimeIndex(DAYS + 7), list(DAYS + 7), np.datetime64),
+    "moments": (pd.DatetimeIndex(DAYS + np.timedelta64(7, "ns")), list(DAYS + np.timedelta64(7, "ns")), np.datetime64),
     "python dates": ([datetime.date(2006, 5, 17 + k) for k in range(3)], list(DAYS), np.datetime64),
     "floats": ([0.1, 1 / 3, 1e300], [0.1, 1 / 3, 1e300], float),
     "whole numbers": ([7, 5, 6], [7, 5, 6], int),
