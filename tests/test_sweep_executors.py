@@ -148,7 +148,7 @@ def test_local_cells_run_beside_each_other_as_far_as_memory_goes(isotropic: Any,
         [{"model": isotropic, "family": family, **SMALL} for family in ("mean-field", "structured", "full-rank")]
     )
     assert small.n_bytes < large.n_bytes < huge.n_bytes
-    work = SweepRun(SweepFolder(tmp_path), None, LocalWorkers(3, 1), None, None, None)  # type: ignore[arg-type]
+    work = SweepRun(SweepFolder(tmp_path), None, LocalWorkers(3, 1), None, None, "trace", 1)  # type: ignore[arg-type]
     work.waiting.extend([huge, large, small])
     work.memory = small.n_bytes + large.n_bytes
     assert work._next() is huge  # alone it may try, and its own fit will say if it cannot

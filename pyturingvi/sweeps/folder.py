@@ -22,7 +22,7 @@ from pyturingvi.errors import InputError, OutputError
 from pyturingvi.models import Model, model_class
 from pyturingvi.support.archive import join_state, read_archive, split_state, write_archive
 from pyturingvi.support.files import check_writable, failures_named, make_folder, write_text
-from pyturingvi.sweeps.cell_file import FINISHED, LaterVersion, check_fit_file, read_cell
+from pyturingvi.sweeps.cell_file import FINISHED, LaterVersion, read_cell
 
 _MODEL_KIND = "model"
 _HALF_WRITTEN = ".pyturingvi-*.part"
@@ -70,7 +70,7 @@ class SweepFolder:
         return self.work / name / "checkpoint.npz"
 
     def is_done(self, name: str, settings: Mapping[str, Any], keep: str) -> bool:
-        """Whether the cell has a whole, fitting file with a result in it, and its fit where that is to be kept.
+        """Whether the cell has a file with a result in it, and one with its fit where that is to be kept.
 
         Raises
         ------
@@ -79,14 +79,12 @@ class SweepFolder:
         """
         try:
             found = read_cell(self.cell_file(name))
-            whole = found["status"] in FINISHED and found["settings"] == settings
-            if whole and keep == "fit":
-                check_fit_file(self.fit_file(name), found)
-            return whole
         except LaterVersion:
             raise
         except OutputError:
             return False
+        ended = found["status"] in FINISHED and found["settings"] == settings
+        return ended and (keep == "trace" or self.fit_file(name).is_file())
 
     def clear_scratch(self, name: str) -> None:
         """Remove what is temporary of a cell, and nothing that somebody else has put there."""
@@ -129,8 +127,8 @@ def _are_durations(*values: Any) -> bool:
 
 
 # ---- models -------------------------------------------------------------------------------------------------
-def store_model(folder: SweepFolder, model: Model, digest: str) -> Path | None:
-    """Write a model for the workers to read, once, anew over a damaged file; None for one that no file holds whole.
+def store_model(folder: SweepFolder, model: Model, digest: str) -> str | None:
+    """Write a model for the workers to read, once, anew over a damaged file; the file's name, None if none can hold it.
 
     Raises
     ------
@@ -141,7 +139,7 @@ def store_model(folder: SweepFolder, model: Model, digest: str) -> Path | None:
     with suppress(Exception):  # whatever a model raises that is made from damaged data
         stored = read_model(target)
         if type(stored) is type(model) and model_digest(stored) == digest:
-            return target
+            return target.name
     try:
         plain, arrays = split_state(model.get_state(), "model.")
         again = model_class(model.name).from_state(join_state(json.loads(json.dumps(plain)), arrays, "model."))
@@ -152,7 +150,7 @@ def store_model(folder: SweepFolder, model: Model, digest: str) -> Path | None:
     make_folder(folder.models, "out")
     with failures_named(target):
         write_archive(target, {"kind": _MODEL_KIND, "model": model.name, "model_state": plain}, arrays)
-    return target
+    return target.name
 
 
 def read_model(path: Path) -> Model:

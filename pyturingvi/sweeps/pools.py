@@ -62,17 +62,26 @@ class Workers:
 
     def __init__(self) -> None:
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._to_ask: set[Any] = set()  # those that do not tell when they are done
+        self._to_ask: set[Any] = set()  # jobs that do not tell when they are done
 
-    def _watch(self, future: Any) -> Any:
-        if callable(getattr(future, "add_done_callback", None)):
+    def has_room(self) -> bool:
+        """Whether to hand in another task."""
+        return True
+
+    def submit(self, task: Task) -> Any:
+        """Hand in a task; returns a future, or something with `done` and `result`."""
+        future = self._submit(task)
+        if hasattr(future, "add_done_callback"):
             future.add_done_callback(self._done.put)
         else:
             self._to_ask.add(future)
         return future
 
+    def _submit(self, task: Task) -> Any:
+        raise NotImplementedError
+
     def wait(self, seconds: float) -> list[Any]:
-        """Futures that are done since the last call; waits up to `seconds` for the first."""
+        """What is done since the last call, each once; waits up to `seconds` for the first."""
         done = [future for future in self._to_ask if future.done()]
         self._to_ask.difference_update(done)
         with suppress(queue.Empty):
@@ -80,14 +89,6 @@ class Workers:
             while True:
                 done.append(self._done.get_nowait())
         return done
-
-    def has_room(self) -> bool:
-        """Whether to hand in another task."""
-        return True
-
-    def submit(self, task: Task) -> Any:
-        """Hand in a task; something with `done`, `result` and perhaps more of a future."""
-        raise NotImplementedError
 
     def settle(self, future: Any) -> None:
         """Take back the worker of a future that is done."""
@@ -111,7 +112,7 @@ class LocalWorkers(Workers):
     def has_room(self) -> bool:
         return len(self._at_work) < (self.n_parallel or 1)
 
-    def submit(self, task: Task) -> Any:
+    def _submit(self, task: Task) -> Any:
         while True:
             worker = self._idle.pop() if self._idle else local_pool(1, self._n_threads)
             try:
@@ -120,7 +121,7 @@ class LocalWorkers(Workers):
                 worker.shutdown(wait=True, kill_workers=True)
                 continue
             self._at_work[future] = worker
-            return self._watch(future)
+            return future
 
     def settle(self, future: Any) -> None:
         self._idle.append(self._at_work.pop(future))  # if it died over it, `submit` will notice
@@ -151,7 +152,7 @@ class GivenExecutor(Workers):
         self._executor = executor
         self.in_threads = isinstance(executor, concurrent.futures.ThreadPoolExecutor)
 
-    def submit(self, task: Task) -> Any:
+    def _submit(self, task: Task) -> Any:
         try:
             future = self._executor.submit(run_cell, task)
         except Exception as error:
@@ -164,7 +165,7 @@ class GivenExecutor(Workers):
                 f"executor: its submit() returned {future!r}, and must return a future: an object with done() and "
                 "result()."
             )
-        return self._watch(future)
+        return future
 
 
 def result_of(future: Any) -> Report | Exception:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyturingvi.errors import InputError, OutputError, unknown_name
 from pyturingvi.result import Fit, load_fit
 from pyturingvi.support.files import as_path
-from pyturingvi.sweeps.cell_file import LaterVersion, check_fit_file, read_cell
+from pyturingvi.sweeps.cell_file import TRACE, LaterVersion, read_cell
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
 
 if TYPE_CHECKING:
@@ -24,9 +24,8 @@ _SETTINGS += ["engine", "device", "dtype", "averaging"]
 _FOUND = ["status", "elbo", "std_error", "n_updates", "seconds", "error", "message"]
 _FRAME = ["cell", *_SETTINGS, *_FOUND]
 _OF_TRACES = ["cell", "model", "family", "optimizer", "stepsize", "n_samples", "seed", "engine", "dtype"]
-_TRACE = ["iteration", "elbo", "std_error", "seconds"]
-_MISSING = {"status": "missing", "message": "", "error": None, "n_updates": None}
-_MISSING |= {"iteration": [], "elbo": [], "std_error": []}  # type: ignore[dict-item]
+_MISSING: dict[str, Any] = {"status": "missing", "message": "", "error": None, "n_updates": None}
+_MISSING |= {key: [] for key in TRACE}
 
 
 class SweepResult:
@@ -109,37 +108,33 @@ class SweepResult:
         parts = []
         for name, cell in self._cells.items():
             n = len(cell["iteration"])
+            if not n:
+                continue
             seconds = read_timing(self._folder.timing_file(name)).get("trace_seconds", [])
-            rows = {key: cell[key] for key in ("iteration", "elbo", "std_error")}
-            rows["seconds"] = seconds if len(seconds) == n else [math.nan] * n
             words = {"cell": name, **_flat(cell["settings"])}
-            parts.append(pd.DataFrame({**{key: [words[key]] * n for key in _OF_TRACES}, **rows}))
-        whole = [part for part in parts if len(part)]
-        if not whole:
-            return pd.DataFrame(columns=[*_OF_TRACES, *_TRACE])
-        return pd.concat(whole, ignore_index=True)
+            rows = {**{key: [words[key]] * n for key in _OF_TRACES}, **{key: cell[key] for key in TRACE}}
+            parts.append(pd.DataFrame({**rows, "seconds": seconds if len(seconds) == n else [math.nan] * n}))
+        if not parts:
+            return pd.DataFrame(columns=[*_OF_TRACES, *TRACE, "seconds"])
+        return pd.concat(parts, ignore_index=True)
 
     def fit(self, cell: str) -> Fit:
         """The whole fit of a cell, of a sweep with keep="fit". Its times are NaN: see `frame()`.
+
+        Where its file is damaged, remove that: `tv.sweep` with keep="fit" then runs the cell again.
 
         Raises
         ------
         InputError
             If there is no such cell, or its fit was not kept.
         OutputError
-            If the fit's file is damaged, or holds the fit of another cell.
+            If the fit's file is damaged, or written by a later version.
         """
         if cell not in self._cells:
             raise unknown_name("cell", cell, self._cells)
         path = self._folder.fit_file(cell)
         if not path.is_file():
             raise InputError(f"The fit of {cell} was not kept; call tv.sweep with keep='fit'.")
-        try:
-            check_fit_file(path, self._cells[cell])
-        except LaterVersion:
-            raise
-        except OutputError as error:
-            raise OutputError(f"{error} Call tv.sweep with keep='fit' to run the cell again.") from None
         return load_fit(path)
 
 

@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from typing import Any
 
 from pyturingvi.errors import EngineError, OutputError, unknown_name
@@ -15,7 +14,7 @@ from pyturingvi.support.arguments import whole_number
 from pyturingvi.support.interrupts import DeferredInterrupt
 from pyturingvi.sweeps.folder import SweepFolder, read_timing, store_model
 from pyturingvi.sweeps.grid import Cell, read_grid
-from pyturingvi.sweeps.lock import SweepLock
+from pyturingvi.sweeps.lock import SweepLock, is_at_work
 from pyturingvi.sweeps.pools import (
     GivenExecutor,
     LocalWorkers,
@@ -113,52 +112,21 @@ def sweep(
     folder = SweepFolder.create(out)
     with SweepLock(folder) as lock:
         folder.tidy()
-        interrupted = _run(cells, folder, lock, given, n_workers, n_threads, keep, progress)
+        to_do = [cell for cell in cells if not folder.is_done(cell.name, cell.settings, keep)]
+        if given is not None and given.in_threads and any(cell.settings["engine"] == "julia" for cell in to_do):
+            raise EngineError(
+                "executor: it runs the cells in threads, and Julia runs in the main thread of a process only. Use "
+                "engine='numpy' where the model allows it, an executor of processes, or none."
+            )
+        workers = given or LocalWorkers(min(n_workers or default_workers(n_threads), len(to_do)), n_threads)
+        bar = SweepProgress(len(cells), len(cells) - len(to_do), progress and bool(to_do))
+        new = {cell.name for cell in to_do}
+        for cell in cells:
+            if cell.name not in new and (seconds := read_timing(folder.timing_file(cell.name)).get("seconds")):
+                bar.learn(cell.cost, seconds, earlier=True)
+        with DeferredInterrupt() as interrupt:
+            interrupted = SweepRun(folder, lock, workers, bar, interrupt, keep, n_threads).work_off(to_do)
     return collect(folder, {cell.name: cell.settings for cell in cells}, interrupted)
-
-
-def _run(
-    cells: list[Cell],
-    folder: SweepFolder,
-    lock: SweepLock,
-    given: GivenExecutor | None,
-    n_workers: int | None,
-    n_threads: int,
-    keep: str,
-    progress: bool,
-) -> bool:
-    """Run the cells that are not done; True if Ctrl-C ended it."""
-    to_do = [cell for cell in cells if not folder.is_done(cell.name, cell.settings, keep)]
-    if not to_do:
-        return False
-    if given is not None and given.in_threads and any(cell.settings["engine"] == "julia" for cell in to_do):
-        raise EngineError(
-            "executor: it runs the cells in threads, and Julia runs in the main thread of a process only. Use "
-            "engine='numpy' where the model allows it, an executor of processes, or none."
-        )
-    models = {cell.settings["model_digest"]: cell.model for cell in to_do}
-    files = {digest: store_model(folder, model, digest) for digest, model in models.items()}
-
-    def task_of(cell: Cell) -> Task:
-        file = files[cell.settings["model_digest"]]
-        return Task(
-            out=str(folder.root),
-            token=lock.token,
-            name=cell.name,
-            settings=cell.settings,
-            init_location=cell.init_location,
-            model=cell.model if file is None else file.name,
-            keep=keep,
-            n_threads=n_threads,
-        )
-
-    workers = given or LocalWorkers(min(n_workers or default_workers(n_threads), len(to_do)), n_threads)
-    bar, new = SweepProgress(len(cells), len(cells) - len(to_do), progress), {cell.name for cell in to_do}
-    for cell in cells:
-        if cell.name not in new and (seconds := read_timing(folder.timing_file(cell.name)).get("seconds")):
-            bar.learn(cell.cost, seconds, earlier=True)
-    with DeferredInterrupt() as interrupt:
-        return SweepRun(folder, lock, workers, bar, interrupt, task_of).work_off(to_do)
 
 
 class SweepRun:
@@ -171,10 +139,12 @@ class SweepRun:
         workers: Workers,
         bar: SweepProgress,
         interrupt: DeferredInterrupt,
-        task_of: Callable[[Cell], Task],
+        keep: str,
+        n_threads: int,
     ) -> None:
         self.folder, self.lock, self.workers, self.bar = folder, lock, workers, bar
-        self.interrupt, self.task_of = interrupt, task_of
+        self.interrupt, self.keep, self.n_threads = interrupt, keep, n_threads
+        self.files: dict[str, str | None] = {}  # of models, by digest
         self.waiting: deque[Cell] = deque()
         self.running: dict[Any, tuple[Cell, float]] = {}
         self.losses: Counter[str] = Counter()
@@ -182,25 +152,27 @@ class SweepRun:
 
     def work_off(self, cells: list[Cell]) -> bool:
         """Run the cells, the costliest first; True if Ctrl-C ended it."""
+        for digest, model in {cell.settings["model_digest"]: cell.model for cell in cells}.items():
+            self.files[digest] = store_model(self.folder, model, digest)
         self.waiting.extend(sorted(cells, key=lambda cell: -cell.cost))
-        whole = False
+        ended = False
         try:
             while (self.waiting or self.running) and not self.interrupt.requested:
                 self._hand_out()
                 self._collect()
                 self._show()
-            whole = not (self.waiting or self.running)
-            if not whole:
+            ended = not (self.waiting or self.running)
+            if not ended:
                 self.bar.tell("stopping; running cells write their checkpoints (Ctrl-C again to stop at once)")
                 self._stop()
-        except OutputError:  # a full disk, say: what was at work is saved where it can be
+        except OutputError:  # a full disk, say: what is at work is saved where it can be
             self._stop()
             raise
         finally:
             self.lock.stop_workers()
-            self.workers.close(kill=not whole)
+            self.workers.close(kill=not ended)
             self.bar.close()
-        return not whole
+        return not ended
 
     # ---- handing out ----------------------------------------------------------------------------------------
     def _hand_out(self) -> None:
@@ -208,7 +180,17 @@ class SweepRun:
             cell = self._next()
             if cell is None:
                 return
-            self.running[self.workers.submit(self.task_of(cell))] = (cell, time.monotonic())
+            task = Task(
+                out=str(self.folder.root),
+                token=self.lock.token,
+                name=cell.name,
+                settings=cell.settings,
+                init_location=cell.init_location,
+                model=self.files[cell.settings["model_digest"]] or cell.model,
+                keep=self.keep,
+                n_threads=self.n_threads,
+            )
+            self.running[self.workers.submit(task)] = (cell, time.monotonic())
 
     def _next(self) -> Cell | None:
         """Take the costliest cell that fits in memory beside those at work; alone, any may try."""
@@ -240,13 +222,12 @@ class SweepRun:
         elif report.outcome == "unwritable":
             raise OutputError(f"{report.message} What is done is kept; mend that, and call tv.sweep again to go on.")
         elif report.outcome == "stopped":
-            if not self.interrupt.requested:  # which a Ctrl-C in the terminal told the worker before it told this
-                time.sleep(_POLL_SECONDS)
-            if not self.interrupt.requested:
+            if not is_at_work(self.folder, self.lock.token):
                 raise OutputError(
                     f"out: a worker found the sweep in {out!r} ended: has somebody emptied the folder 'work' in it? "
                     "What is done is kept; call tv.sweep again to go on."
                 )
+            self.waiting.append(cell)  # the worker had a Ctrl-C, which the terminal sends to this process too
         else:
             self.bar.count(report.status)
             if report.outcome == "done":
@@ -277,8 +258,10 @@ class SweepRun:
         """End in good order: cells at work write their checkpoints."""
         self.lock.stop_workers()
         for future in self.running:
-            cancel(future)
+            if hasattr(future, "add_done_callback"):  # what has begun goes on; to cancel a job ends it at once
+                cancel(future)
         deadline = time.monotonic() + _GRACE_SECONDS
-        while self.running and time.monotonic() < deadline:
-            for future in self.workers.wait(_POLL_SECONDS):
-                del self.running[future]
+        while not all(future.done() for future in self.running) and time.monotonic() < deadline:
+            self.workers.wait(_POLL_SECONDS)
+        for future in self.running:
+            cancel(future)
