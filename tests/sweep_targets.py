@@ -33,20 +33,14 @@ def normal(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return -0.5 * (points**2).sum(axis=1), -points
 
 
-class Normal:
-    """A standard normal that takes its time; in workers only, after `after` calls, it does something else once or more.
+class KillsItsWorker:
+    """A standard normal that takes its time, and kills its process after so many calls, once or more; not the test's.
 
-    Parameters
-    ----------
-    what : {"kill", "raise", "memory", "exit"}
-    folder : Path
-        Has a file for each time it was done, and `calls-PID` with the number of calls in each process.
-    times : int
-        How often.
+    In `folder` it leaves a file `done-K` for each kill, and `calls-PID` with the number of calls in each process.
     """
 
-    def __init__(self, what: str, folder: Path, after: int, times: int = 1, pause: float = 0.0) -> None:
-        self.what, self.folder, self.after, self.times, self.pause = what, folder, after, times, pause
+    def __init__(self, folder: Path, after: int, times: int, pause: float) -> None:
+        self.folder, self.after, self.times, self.pause = folder, after, times, pause
         self.parent, self.calls = os.getpid(), 0
 
     def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -56,19 +50,9 @@ class Normal:
             done = len(list(self.folder.glob("done-*")))
             if done < self.times:
                 (self.folder / f"done-{done}").touch()
-                self.happen()
+                os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.pause)
         return normal(points)
-
-    def happen(self) -> None:
-        if self.what == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif self.what == "memory":
-            raise MemoryError
-        elif self.what == "exit":
-            sys.exit("enough")
-        else:
-            raise RuntimeError("the data are wrong")
 
 
 def files(out: Path) -> dict[str, bytes]:

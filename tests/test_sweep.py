@@ -18,7 +18,6 @@ from sweep_targets import LAYOUT, SMALL, files, normal, run
 
 import pyturingvi as tv
 from pyturingvi.errors import InputError, OutputError
-from pyturingvi.support.archive import read_archive
 from pyturingvi.sweeps.folder import SweepFolder
 from pyturingvi.sweeps.grid import read_grid
 from pyturingvi.sweeps.lock import SweepLock
@@ -266,21 +265,6 @@ def test_a_checkpoint_that_does_not_fit_is_dropped(isotropic: Any, executor: Any
     found = run(grid, executor, tmp_path / "b")
     assert found.status == "completed"
     pd.testing.assert_frame_equal(found.traces()[TRACE], expected)
-
-
-def test_a_checkpoint_is_gone_on_from(executor: Any, tmp_path: Path) -> None:
-    moody = Moody()
-    model = tv.models.LogDensity(moody, LAYOUT)
-    grid = {"model": model, **SMALL}
-    run(grid, executor, tmp_path / "a")
-    scratch = tmp_path / "b" / "work" / read_grid(grid)[0].name
-    scratch.mkdir(parents=True)
-    tv.fit(model, **{**SMALL, "n_iterations": 42}, progress=False, checkpoint=scratch / "checkpoint.npz")
-    assert read_archive(scratch / "checkpoint.npz", "checkpoint", "test")[0]["iteration"] == 42
-    moody.seen = []
-    run(grid, executor, tmp_path / "b")
-    assert moody.gradients == 60 - 42
-    assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
 # ---- one sweep at a time ---------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import pandas as pd
 import psutil
 import pytest
 import sweep_targets
-from sweep_targets import LAYOUT, SMALL, Normal, files, normal, run, slow_grid
+from sweep_targets import LAYOUT, SMALL, KillsItsWorker, files, normal, run, slow_grid
 
 import pyturingvi as tv
 from pyturingvi.errors import OutputError
@@ -30,55 +31,44 @@ from pyturingvi.support.archive import read_archive
 N_KILLS = 5
 
 
-class Child:
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(Path(tv.__file__).parents[1]), str(Path(__file__).parent)]),
+}
+
+
+class Child(subprocess.Popen[str]):
     """A sweep in a process of its own group."""
 
-    def __init__(self, out: Path, pause: str, elbo_every: int) -> None:
-        self.process = subprocess.Popen(
+    def __init__(self, out: Path, pause: str = "0.006", elbo_every: int = 10) -> None:
+        super().__init__(
             [sys.executable, sweep_targets.__file__, str(out), str(elbo_every)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(Path(tv.__file__).parents[1]), str(Path(__file__).parent)]),
-                "SWEEP_TEST_CHECKPOINTS": "1",
-                "SWEEP_TEST_PAUSE": pause,
-            },
+            env={**ENVIRONMENT, "SWEEP_TEST_CHECKPOINTS": "1", "SWEEP_TEST_PAUSE": pause},
         )
 
-    def wait_until(self, true: Any) -> None:
+    def wait_until(self, true: Callable[[], Any]) -> None:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and self.process.poll() is None:
-            if true():
-                return
+        while time.monotonic() < deadline and self.poll() is None and not true():
             time.sleep(0.01)
 
     def workers(self) -> list[psutil.Process]:
-        try:
-            return psutil.Process(self.process.pid).children()
-        except psutil.NoSuchProcess:
-            return []
+        return psutil.Process(self.pid).children()
 
     def end(self) -> None:
         """Whatever is left of the group."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.communicate()
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.communicate()
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Any]:
+def start() -> Iterator[Callable[..., Child]]:
     children: list[Child] = []
-
-    def begin(out: Path, pause: str = "0.006", elbo_every: int = 10) -> Child:
-        children.append(Child(out, pause, elbo_every))
-        return children[-1]
-
-    yield begin
+    yield lambda *args, **options: children.append(Child(*args, **options)) or children[-1]
     for child in children:
         child.end()
 
@@ -95,10 +85,8 @@ def progress(out: Path) -> set[tuple[str, int]]:
     """Checkpoints and cells, with their times."""
     found = set()
     for path in [*out.glob("work/*/checkpoint.npz"), *out.glob("cells/*.json")]:
-        try:
+        with suppress(FileNotFoundError):  # done meanwhile
             found.add((str(path), path.stat().st_mtime_ns))
-        except FileNotFoundError:  # done meanwhile
-            continue
     return found
 
 
@@ -117,14 +105,14 @@ def test_killed_five_times_at_random_it_ends_with_the_files_of_an_undisturbed_on
         child.wait_until(lambda before=before: progress(out) - before)
         time.sleep(random.uniform(0.0, 0.5))
         if kill % 2:
-            child.process.kill()
+            child.kill()
         else:
             child.end()
-        assert child.process.wait(30) == -signal.SIGKILL
+        assert child.wait(30) == -signal.SIGKILL
         assert len(list((out / "cells").glob("*.json"))) < 8  # it was in the middle
     child = start(out, pause="0")
-    told, errors = child.process.communicate(timeout=60)
-    assert (told.strip(), child.process.returncode) == ("completed", 0), errors
+    told, errors = child.communicate(timeout=60)
+    assert (told.strip(), child.returncode) == ("completed", 0), errors
     assert files(out) == undisturbed
     assert sorted(path.name for path in out.iterdir()) == ["cells", "fits", "timings"]
 
@@ -133,8 +121,8 @@ def test_a_killed_sweep_takes_its_workers_with_it(start: Any, tmp_path: Path) ->
     child = start(tmp_path / "out")
     child.wait_until(lambda: list((tmp_path / "out" / "work").glob("*/checkpoint.npz")))
     workers = child.workers()
-    child.process.kill()
-    child.process.wait(30)
+    child.kill()
+    child.wait(30)
     gone, alive = psutil.wait_procs(workers, timeout=20)
     assert len(gone) >= 2
     assert not alive
@@ -148,14 +136,14 @@ def test_ctrl_c_leaves_checkpoints_at_once_and_returns_what_there_is(
     out, grid = tmp_path / "out", {**slow_grid(), "elbo_every": 300}
     child = start(out, pause="0.033", elbo_every=300)
     child.wait_until(lambda: list((out / "work").glob("*/checkpoint.npz")))
-    with pytest.raises(OutputError, match=rf"another sweep \(process {child.process.pid} on .* is at work in"):
+    with pytest.raises(OutputError, match=rf"another sweep \(process {child.pid} on .* is at work in"):
         local(grid, out)
     assert len(tv.load_sweep(out)) == 0
     workers = child.workers()
-    kill(child.process.pid, signal.SIGINT)
+    kill(child.pid, signal.SIGINT)
     assert not psutil.wait_procs(workers, timeout=5)[1]
-    told, errors = child.process.communicate(timeout=10)
-    assert (told.strip(), child.process.returncode) == ("interrupted", 0), errors
+    told, errors = child.communicate(timeout=10)
+    assert (told.strip(), child.returncode) == ("interrupted", 0), errors
     assert "Traceback" not in errors
     left = list((out / "work").glob("*/checkpoint.npz"))
     assert len(left) == 2
@@ -165,12 +153,30 @@ def test_ctrl_c_leaves_checkpoints_at_once_and_returns_what_there_is(
     assert files(out) == files(tmp_path / "calm")
 
 
+def test_ctrl_c_while_the_workers_start_is_quiet(start: Any, tmp_path: Path) -> None:
+    child = start(tmp_path)
+    child.wait_until(lambda: len(child.workers()) >= 3)  # the first of them, beside what keeps account of resources
+    os.killpg(child.pid, signal.SIGINT)
+    told, errors = child.communicate(timeout=20)
+    assert (told.strip(), errors) == ("interrupted", "")
+
+
+def test_without_a_console_it_runs_in_local_workers(tmp_path: Path) -> None:
+    """As a service: sys.stderr is None."""
+    code = "import sys, pyturingvi as tv; assert sys.stderr is None\n"
+    code += "grid = {'model': tv.models.IsotropicGaussian(3), 'n_iterations': 9}\n"
+    code += f"print(tv.sweep(grid, out={str(tmp_path)!r}, n_workers=1).status)"
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", code]
+    done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "completed\n")
+
+
 # ---- a worker killed -----------------------------------------------------------------------------------------
 def kill_grid(folder: Path, times: int) -> list[dict[str, Any]]:
     """Three calm cells, and one whose worker is killed after its first checkpoint."""
     folder.mkdir(exist_ok=True)
     calm = {"model": tv.models.LogDensity(normal, LAYOUT), "seed": range(3), **SMALL}
-    target = tv.models.LogDensity(Normal("kill", folder, after=250, times=times, pause=0.001), tv.Layout(3, 3, 1))
+    target = tv.models.LogDensity(KillsItsWorker(folder, after=250, times=times, pause=0.001), tv.Layout(3, 3, 1))
     return [calm, {"model": target, **SMALL, "n_iterations": 300}]
 
 
@@ -271,25 +277,3 @@ def test_dask_with_a_worker_killed_in_the_middle(dask_client: Any, executor: Any
     assert len(list((tmp_path / "marks").glob("done-*"))) == 1
     run(grid, executor, tmp_path / "calm")
     assert files(tmp_path / "out") == files(tmp_path / "calm")
-
-
-def test_dask_workers_that_write_nowhere_are_noticed(
-    dask_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a node does not have the file system: the task names a folder that is not there."""
-    from pyturingvi.sweeps import sweep as sweeping
-
-    class Elsewhere(sweeping.Task):
-        def __reduce__(self) -> Any:
-            fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-            return _task, ({**fields, "out": str(tmp_path / "not here")},)
-
-    monkeypatch.setattr(sweeping, "Task", Elsewhere)
-    with pytest.raises(OutputError, match="a worker does not see the folder"):
-        tv.sweep({"model": slow_grid()["model"], **SMALL}, dask_client.get_executor(), out=tmp_path, progress=False)
-
-
-def _task(fields: dict[str, Any]) -> Any:
-    from pyturingvi.sweeps.worker import Task
-
-    return Task(**fields)

@@ -55,6 +55,19 @@ def request_interrupt() -> None:
 
 
 @contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back, also from processes that are started inside: until they unblock SIGINT."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+
+
+@contextmanager
 def interrupts_raised() -> Iterator[None]:
     """Raise KeyboardInterrupt at the end for a Ctrl-C that a fit in it answered by what it had, or heard too late."""
     with DeferredInterrupt() as interrupt:

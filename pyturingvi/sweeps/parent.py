@@ -29,6 +29,8 @@ class ParentWatcher:
         # A Ctrl-C in the terminal reaches this process too: a fit takes it as it does in any process, and there is
         # nothing else that it should end.
         signal.signal(signal.SIGINT, lambda number, frame: None)
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         threading.Thread(target=self._watch, args=(parent,), daemon=True).start()
 
     @contextmanager

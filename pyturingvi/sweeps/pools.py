@@ -5,11 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import queue
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.support.arguments import whole_number
+from pyturingvi.support.interrupts import interrupts_held
 from pyturingvi.sweeps.parent import start_local_worker
 from pyturingvi.sweeps.worker import Report, Task, run_cell
 
@@ -23,7 +26,21 @@ def local_pool(n_workers: int, n_threads: int = 1) -> Any:
         "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(n_threads)),
     }
+    if sys.stderr is None:  # a program without a console, as a service is
+        env["PYTHONFAULTHANDLER"] = ""  # loky then leaves faulthandler off, which needs a console
     return ProcessPoolExecutor(n_workers, env=env, initializer=start_local_worker, initargs=(os.getpid(),))
+
+
+@contextmanager
+def _process_starts() -> Iterator[None]:
+    """Keep Ctrl-C from a process until it can take it; give loky the streams that a program without a console lacks."""
+    from multiprocessing import resource_tracker
+
+    with open(os.devnull, "w") as nowhere:
+        with redirect_stdout(sys.stdout or nowhere), redirect_stderr(sys.stderr or nowhere):
+            resource_tracker.ensure_running()  # which loky would start inside, and which lets Ctrl-C through
+            with interrupts_held():
+                yield
 
 
 def default_workers(n_threads: int = 1) -> int:
@@ -116,7 +133,8 @@ class LocalWorkers(Workers):
         while True:
             worker = self._idle.pop() if self._idle else local_pool(1, self._n_threads)
             try:
-                future = worker.submit(run_cell, task)
+                with _process_starts():
+                    future = worker.submit(run_cell, task)
             except concurrent.futures.BrokenExecutor:  # it died over its last cell, or with nothing to do
                 worker.shutdown(wait=True, kill_workers=True)
                 continue
