@@ -24,48 +24,9 @@ from pyturingvi.bridge.log import failure
 
 _PATIENCE = 2.0  # seconds that a process is given to end by itself
 
-# Julia compiles into the first of its depots; where that does not do, one of ours (`spare_depot`) is first meanwhile.
-COMPILED = 'joinpath(first(DEPOT_PATH), "compiled", "v$(VERSION.major).$(VERSION.minor)", "PyTuringVI")'
-WITH_DEPOT = """
-function (f, spare)
-    isnothing(spare) && return f()
-    pushfirst!(DEPOT_PATH, spare)
-    try
-        return f()
-    finally
-        filter!(!=(spare), DEPOT_PATH)
-    end
-end
-"""
-# The command that compiles what loading the packages would compile; nothing if that is done. An extension is given by
-# its name alone: its UUID follows from its package's.
-COMMAND = """
-function (executable, uuid, package, package_uuid, extensions)
-    parent = Base.UUID(uuid)
-    id = Base.PkgId(Base.UUID(package_uuid), package)
-    ids = [id; [Base.PkgId(Base.uuid5(parent, name), name) for name in String.(split(extensions))]]
-    done(id) = haskey(Base.loaded_modules, id) || (try; Base.isprecompiled(id); catch; true; end)
-    all(done, ids) && return nothing
-    paths = "append!(empty!(DEPOT_PATH), $(repr(DEPOT_PATH))); append!(empty!(LOAD_PATH), $(repr(LOAD_PATH)))"
-    require(name, uuid) = "Base.require(Base.PkgId(Base.UUID($(repr(string(uuid)))), $(repr(name))))"
-    code = join((paths, require("PyTuringVI", parent), require(package, package_uuid)), "; ")
-    julia = isnothing(executable) ? joinpath(Sys.BINDIR, Base.julia_exename()) : executable
-    options = ("--project=" * dirname(Base.active_project()), "--startup-file=no", "-e", code)
-    return join((Base.julia_cmd(julia).exec..., options...), '\\0')
-end
-"""
-
 
 def compile_ahead(command: list[str], package: str, interrupted: Callable[[], bool]) -> None:
-    """Run the compiling command.
-
-    Raises
-    ------
-    EngineError
-        If it fails; with Julia's reason.
-    KeyboardInterrupt
-        As soon as `interrupted` turns true.
-    """
+    """Run the compiling command: EngineError if it fails, KeyboardInterrupt as soon as `interrupted` turns true."""
     print(f"pyturingvi: compiling its Julia code for {package}, once; this may take some minutes", file=sys.stderr)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, encoding="utf-8", errors="replace", start_new_session=True, **pipes) as process:  # type: ignore[call-overload]

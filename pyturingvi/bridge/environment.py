@@ -79,13 +79,7 @@ class JuliaEnvironment:
     depots: str | None = None
 
     def probe(self) -> Probe:
-        """Ask the executable, unless what it said before still holds.
-
-        Raises
-        ------
-        EngineError
-            If it is not there, does not run or is no Julia.
-        """
+        """Ask the executable, unless what it said before still holds; EngineError if it is no Julia that runs."""
         modified = _modified(self.executable)
         if self.remembered is not None and self.remembered.modified == modified:
             return self.remembered
@@ -161,13 +155,7 @@ def depots_in_force() -> str:
 
 
 def remember(environment: JuliaEnvironment) -> Path:
-    """Make this the environment that `find_environment` finds without the variables; returns the settings file.
-
-    Raises
-    ------
-    OutputError
-        If the settings cannot be written.
-    """
+    """Make this the environment that `find_environment` finds without the variables; returns the settings file."""
     return write_settings(
         {
             "environment": environment.origin,
@@ -181,13 +169,7 @@ def remember(environment: JuliaEnvironment) -> Path:
 
 # ---- asked ------------------------------------------------------------------------------------------------
 def _ask(executable: str, *arguments: str, variables: Mapping[str, str] | None = None) -> list[str]:
-    """What Julia prints when run with these arguments, split at its NULs.
-
-    Raises
-    ------
-    EngineError
-        If it does not run, or fails.
-    """
+    """What Julia prints when run with these arguments, split at its NULs; EngineError if it does not run, or fails."""
     command = [executable, "--startup-file=no", "-O0", "--compile=min", *arguments]
     options = {"encoding": "utf-8", "errors": "replace", "timeout": 120, "env": {**os.environ, **(variables or {})}}
     try:
@@ -197,8 +179,8 @@ def _ask(executable: str, *arguments: str, variables: Mapping[str, str] | None =
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"{executable!r} does not run: {error}") from None
     if done.returncode:
-        said = one_line(done.stderr) or (done.stderr or done.stdout).strip() or "no output"
-        raise EngineError(f"{executable!r} does not answer like Julia: {said.splitlines()[0][:200]}")
+        said = one_line(done.stderr) or one_line(done.stdout) or "no output"
+        raise EngineError(f"{executable!r} does not answer like Julia: {said[:200]}")
     return str(done.stdout).split("\0")
 
 

@@ -116,13 +116,7 @@ def version_to_add(compat: str) -> str:
 
 # ---- what a project has ---------------------------------------------------------------------------------------
 def manifest_packages(project: str, julia: tuple[int, ...]) -> list[Package]:
-    """Every package in a project's manifest; `compat` is its version, "" if it has none.
-
-    Raises
-    ------
-    EngineError
-        If there is no project, or it was never resolved.
-    """
+    """Every package in a project's manifest, `compat` its version or ""; EngineError if there is no manifest."""
     folder = Path(project)
     if not folder.is_dir():
         raise EngineError(f"there is no Julia project folder {project!r}")

@@ -20,13 +20,7 @@ def settings_path() -> Path:
 
 
 def check_settings_writable() -> Path:
-    """Make the file's folder, and find out whether the file can be written; returns its path.
-
-    Raises
-    ------
-    OutputError
-        If it cannot.
-    """
+    """Make the file's folder, and return its path; OutputError if the file cannot be written."""
     path = settings_path()
     make_folder(path.parent, "setup")
     check_writable(path, "setup")
@@ -34,13 +28,7 @@ def check_settings_writable() -> Path:
 
 
 def read_settings() -> dict[str, Any]:
-    """What is remembered; empty if nothing is.
-
-    Raises
-    ------
-    EngineError
-        If the file is damaged.
-    """
+    """What is remembered, empty if nothing is; EngineError if the file is damaged."""
     try:
         settings = json.loads(settings_path().read_text())
     except (FileNotFoundError, NotADirectoryError):
@@ -53,26 +41,14 @@ def read_settings() -> dict[str, Any]:
 
 
 def write_settings(settings: dict[str, Any]) -> Path:
-    """Remember `settings` in place of what was; returns the file.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+    """Remember `settings` in place of what was, and return the file; OutputError if it cannot be written."""
     path = check_settings_writable()
     write_text(path, json.dumps(settings, indent=1) + "\n")
     return path
 
 
 def forget_settings() -> bool:
-    """Remove the file; False if there was none.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be removed.
-    """
+    """Remove the file; False if there was none, OutputError if it cannot be removed."""
     try:
         settings_path().unlink()
     except (FileNotFoundError, NotADirectoryError):
@@ -87,7 +63,6 @@ def damaged_settings(why: str) -> EngineError:
     return EngineError(f"the settings {str(settings_path())!r} are unreadable ({why}). Mend it with: pyturingvi setup")
 
 
-# ---- a setup that failed ------------------------------------------------------------------------------------
 def remember_failure(what: str, command: str) -> None:
     """Keep why `pyturingvi setup` failed and what mends it, beside what was remembered, for `pyturingvi doctor`."""
     try:
@@ -98,12 +73,6 @@ def remember_failure(what: str, command: str) -> None:
 
 
 def last_failure() -> tuple[str, str] | None:
-    """Why the last `pyturingvi setup` failed, and the command that mends it; None if it did not.
-
-    Raises
-    ------
-    EngineError
-        If the file is damaged.
-    """
+    """Why the last `pyturingvi setup` failed and the command that mends it, or None; EngineError for a damaged file."""
     failure = read_settings().get("failure")
     return (str(failure.get("what")), str(failure.get("command"))) if isinstance(failure, dict) else None

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.bridge.compiling import COMMAND, COMPILED, WITH_DEPOT, compile_ahead, spare_depot
+from pyturingvi.bridge.compiling import compile_ahead, spare_depot
 from pyturingvi.bridge.environment import JuliaEnvironment, examine_environment, find_environment
 from pyturingvi.bridge.log import captured_stderr, failure
 from pyturingvi.bridge.packages import bundled, extensions_for, optional_packages, source_directory
@@ -21,9 +21,8 @@ from pyturingvi.errors import EngineError, JuliaError
 from pyturingvi.support.interrupts import DeferredInterrupt
 
 _BEFORE_JULIA = ("torch", "numba")  # their LLVM and OpenMP may crash a Julia that starts after them
-_LONGEST_MESSAGE = 2_000
+_LONGEST_MESSAGE, _LONGEST_LIST_OF_TYPES = 2_000, 200
 _DOCTOR = "`pyturingvi doctor` looks for the cause."
-_JULIAS_OWN_STDERR = "redirect_stderr(open(Libc.dup(RawFD(2))))"
 _FORKED = (
     "Julia was started before this process was forked, and does not survive that. Start workers with the 'spawn' "
     "method, or with loky, and let each start its own."
@@ -49,14 +48,14 @@ class Runtime:
         self._interrupted = interrupted
         self.environment = environment
         self._process = os.getpid()
-        self._space = juliacall.newmodule("PyTuringVIPython")
+        self._start = _start_module(juliacall)
         self._loaded: set[str] = set()
-        self._spare_depot = spare_depot(str(self._space.seval(COMPILED)), source_directory())
-        load_path = self._space.seval("Base.LOAD_PATH")
+        self._spare_depot = spare_depot(str(self._start.compiled_into()), source_directory())
+        load_path = self.seval("Base.LOAD_PATH")
         for place in (environment.project if environment else None, str(source_directory())):
             # after the active project: packages are found in it first, and in ours what it does not have
             if place is not None and place not in list(load_path):
-                self._space.seval("push!")(load_path, place)
+                load_path.append(place)
         self.module = self._require("PyTuringVI", bundled()["uuid"])
         self.seval("using PyTuringVI: PyTuringVI")
         ran = Path(str(self.seval("pathof(PyTuringVI)")))
@@ -73,9 +72,9 @@ class Runtime:
 
     def seval(self, code: str) -> Any:
         """Evaluate Julia code in a module of our own."""
-        return self.call(self._space.seval, code)
+        return self.call(self._start.evaluate, code)
 
-    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a Julia function, with its keyword arguments too.
 
         Raises
@@ -86,14 +85,13 @@ class Runtime:
         if os.getpid() != self._process:
             raise EngineError(_FORKED)
         try:
-            return function(*args, **kwargs)
+            return self._start.call(function, *args, **kwargs)
         except self._juliacall.JuliaError as error:
-            raise self._in_words(error) from None
-        except TypeError as error:  # what juliacall makes of a MethodError, with pages of types
-            if not str(error).startswith("Julia: "):
-                raise
-            text = str(error).removeprefix("Julia: ").splitlines()[0][:200]
-            raise JuliaError(text, "MethodError") from None
+            kind, text = map(str, self._start.describe(error.exception))
+            text = re.split(r"\n(?:Stacktrace|Closest candidates are):", text)[0]
+            text = "\n".join(line for line in text.splitlines() if line.strip())
+            longest = _LONGEST_LIST_OF_TYPES if kind == "MethodError" else _LONGEST_MESSAGE
+            raise JuliaError(text[:longest], kind) from None
 
     def load(self, package: str) -> None:
         """Load an optional Julia package of the environment, and our extension to it with it."""
@@ -110,27 +108,21 @@ class Runtime:
         return np.asarray(array).T
 
     def _require(self, name: str, uuid: str) -> Any:
-        with_depot = self._space.seval(WITH_DEPOT)
-        ask = self._space.seval(f"(arguments...) -> () -> ({COMMAND})(arguments...)")
-        require = self._space.seval("(name, uuid) -> () -> Base.require(Base.PkgId(Base.UUID(uuid), name))")
         executable = self.environment.executable if self.environment else None
+        wanted = (executable, bundled()["uuid"], name, uuid, " ".join(extensions_for(name)))
         try:
-            extensions = " ".join(extensions_for(name))
-            command = with_depot(ask(executable, bundled()["uuid"], name, uuid, extensions), self._spare_depot)
+            command = self.call(self._start.compile_command, *wanted, self._spare_depot)
             if command is not None:
                 compile_ahead(str(command).split("\0"), name, self._interrupted)
-            return with_depot(require(name, uuid), self._spare_depot)
-        except self._juliacall.JuliaError as error:
-            raise EngineError(
-                f"the Julia package {name} could not be loaded: {self._in_words(error)}. {_DOCTOR}"
-            ) from None
+            return self.call(self._start.load, name, uuid, self._spare_depot)
+        except JuliaError as error:
+            raise EngineError(f"the Julia package {name} could not be loaded: {error}. {_DOCTOR}") from None
 
-    def _in_words(self, error: Any) -> JuliaError:
-        describe = self._space.seval("error -> (string(nameof(typeof(error))), sprint(showerror, error))")
-        kind, text = map(str, describe(error.exception))
-        text = re.split(r"\n(?:Stacktrace|Closest candidates are):", text)[0]
-        lines = [line for line in text.splitlines() if line.strip()]
-        return JuliaError("\n".join(lines).strip()[:_LONGEST_MESSAGE], kind)
+
+def _start_module(juliacall: Any) -> Any:
+    space = juliacall.newmodule("PyTuringVIPython")
+    space.seval((Path(__file__).parent / "start.jl").read_text())
+    return space
 
 
 _runtime: Runtime | None = None
@@ -261,6 +253,6 @@ def _import_juliacall(environment: JuliaEnvironment | None) -> Any:
     if not juliacall.CONFIG["inited"]:
         raise EngineError("PYTHON_JULIACALL_INIT=no keeps Julia from starting; unset it.")
     if words:
-        juliacall.newmodule("PyTuringVIStart").seval(_JULIAS_OWN_STDERR)  # what it has is the file of its start
+        _start_module(juliacall).take_stderr()  # Julia took the file that was there when it started
         os.write(2, "".join(words).encode())
     return juliacall

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +30,21 @@ def call_in_child(
     say: Say | None = None,
     timeout: float = float("inf"),
 ) -> Any:
-    """What a function of a module returns for these arguments, all of them such as JSON takes.
+    """What a function of a module returns for arguments such as JSON takes; EngineError if it raises, crashes or hangs.
 
     Parameters
     ----------
     variables : mapping
         Environment variables for the process, beside those of this one.
     say : callable, optional
-        Receives each line that the process writes, the stacks of errors left out, and where it writes none, every ten
-        seconds how long it has run.
+        Receives each line that the process writes, the stacks of errors left out, and every ten seconds how long it
+        has run.
     timeout : float
         Seconds.
-
-    Raises
-    ------
-    EngineError
-        If the function raises, the process crashes, or the time is over.
     """
     code = f"from {__name__} import _answer; _answer({function.__module__!r}, {function.__name__!r}, {arguments!r})"
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    listener = _Listener(say)
+    lines: list[str] = []
     began = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, "-P", "-u", "-c", code],
@@ -61,7 +56,7 @@ def call_in_child(
         errors="replace",
         start_new_session=True,  # a Ctrl-C is for this process, which then ends that one
     ) as process:
-        reader = threading.Thread(target=listener.listen, args=(process.stdout,))
+        reader = threading.Thread(target=_listen, args=(process.stdout, lines, say))
         reader.start()
         try:
             while process.poll() is None:
@@ -71,44 +66,28 @@ def call_in_child(
                     gone = time.perf_counter() - began
                     if gone >= timeout:
                         raise EngineError(f"it took more than {timeout:.0f} s") from None
-                    listener.tick(gone)
+                    if say is not None:
+                        say(f"  at it for {gone:.0f} s")
         finally:
             end_process(process)
             reader.join()
-    words = "".join(listener.lines)
-    if listener.answer is None:
-        raise failure(f"Python ended with code {process.returncode}", words)
-    if "error" in listener.answer:
-        raise EngineError(listener.answer["error"])
-    if "unexpected" in listener.answer:
-        raise failure(listener.answer["unexpected"], words)
-    return listener.answer["result"]
+    words = "".join(line for line in lines if not line.startswith(_ANSWER))
+    answers = [json.loads(line.removeprefix(_ANSWER)) for line in lines if line.startswith(_ANSWER)]
+    answer = answers[0] if answers else {"unexpected": f"Python ended with code {process.returncode}"}
+    if "unexpected" in answer:
+        raise failure(answer["unexpected"], words)
+    if "error" in answer:
+        raise EngineError(answer["error"])
+    return answer["result"]
 
 
-class _Listener:
-    """Reads the lines of a process: its answer, and what is passed on."""
-
-    def __init__(self, say: Say | None) -> None:
-        self.lines: list[str] = []
-        self.answer: dict[str, Any] | None = None
-        self._say, self._in_stack = say, False
-        self._last = time.perf_counter()
-
-    def listen(self, stream: Any) -> None:
-        for line in stream:
-            if line.startswith(_ANSWER):
-                self.answer = json.loads(line.removeprefix(_ANSWER))
-                continue
-            self.lines.append(line)
-            starts = line.lstrip().startswith("Stacktrace:")
-            self._in_stack = starts or (self._in_stack and (line[0].isspace() or line.startswith("in expression")))
-            if self._say is not None and not self._in_stack and line.strip():
-                self._last = time.perf_counter()
-                self._say(line.rstrip())
-
-    def tick(self, gone: float) -> None:
-        if self._say is not None and time.perf_counter() - self._last >= 0.9 * _TICK:
-            self._say(f"  at it for {gone:.0f} s")
+def _listen(stream: Iterable[str], lines: list[str], say: Say | None) -> None:
+    in_stack = False
+    for line in stream:
+        lines.append(line)
+        in_stack = line.lstrip().startswith("Stacktrace:") or (in_stack and line.startswith((" ", "in expression")))
+        if say is not None and line.strip() and not in_stack and not line.startswith(_ANSWER):
+            say(line.rstrip())
 
 
 def _answer(module: str, name: str, arguments: tuple[Any, ...]) -> None:

@@ -98,13 +98,7 @@ def _try_out(environment: JuliaEnvironment, say: Say | None) -> Trial:
 
 
 def registered_environment(julia: Any, project: Any) -> JuliaEnvironment:
-    """The environment that `--julia` and `--project` name.
-
-    Raises
-    ------
-    InputError
-        If only one is given, or one does not exist.
-    """
+    """The environment that `--julia` and `--project` name; InputError if one is not given, or does not exist."""
     if not julia or not project:
         raise InputError("setup: --julia and --project go together: an executable and the project with its packages.")
     named = os.path.expanduser(julia)
