@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyturingvi import data, errors, models, theory
+    from pyturingvi import data, errors, families, models, optimize, theory
     from pyturingvi.bridge.runtime import start_julia
     from pyturingvi.comparisons.compare import compare
     from pyturingvi.comparisons.result import Comparison
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyturingvi.optimize.schedules import step_decay
     from pyturingvi.problems import list_problems, load_problem
     from pyturingvi.result import Fit, load_fit
+    from pyturingvi.support.registry import register
     from pyturingvi.sweeps.result import SweepResult, load_sweep
     from pyturingvi.sweeps.sweep import sweep
 
@@ -45,12 +46,13 @@ _WHERE = {
     "load_fit": "result",
     "load_problem": "problems",
     "load_sweep": "sweeps.result",
+    "register": "support.registry",
     "sample_nuts": "nuts",
     "start_julia": "bridge.runtime",
     "step_decay": "optimize.schedules",
     "sweep": "sweeps.sweep",
 }
-_MODULES = ("data", "errors", "models", "theory")
+_MODULES = ("data", "errors", "families", "models", "optimize", "theory")
 
 __all__ = [
     "SGD",
@@ -70,12 +72,15 @@ __all__ = [
     "compare",
     "data",
     "errors",
+    "families",
     "fit",
     "list_problems",
     "load_fit",
     "load_problem",
     "load_sweep",
     "models",
+    "optimize",
+    "register",
     "sample_nuts",
     "start_julia",
     "step_decay",

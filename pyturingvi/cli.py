@@ -74,26 +74,17 @@ def fit(
     same), 2 that an argument was refused before anything ran, 130 that it was interrupted (likewise saved).
     """
     import pyturingvi as tv
-    from pyturingvi.families import get_family
-    from pyturingvi.fitting import check_values
+    from pyturingvi.fitting import run
+    from pyturingvi.optimize.memory import check_limit
     from pyturingvi.plots import save_elbo_plot
+    from pyturingvi.settings import Settings
     from pyturingvi.support.files import check_writable
     from pyturingvi.support.interrupts import DeferredInterrupt
 
-    name = get_family(family).name
-    optimizer = tv.Adam(stepsize)
-    check_values(iterations, samples, elbo_every, elbo_samples, seed, engine, device, dtype, max_memory)
-    if checkpoint is not None:
-        check_writable(checkpoint, "--checkpoint")
-    model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
-    target, picture = _targets(model.label, name, out, plot)
-    if checkpoint is not None and check_writable(checkpoint, "--checkpoint") in (target, picture):
-        raise InputError("--checkpoint and --out name the same file; the fit would replace its own checkpoint.")
-    typer.echo(f"{model.label}: d={model.dim:,}, {name}, p={get_family(family).n_params(model.layout):,}")
-    result = tv.fit(
-        model,
+    settings = Settings.of(
         family=family,
-        optimizer=optimizer,
+        optimizer="adam",
+        stepsize=stepsize,
         n_iterations=iterations,
         n_samples=samples,
         elbo_every=elbo_every,
@@ -102,10 +93,17 @@ def fit(
         engine=engine,
         device=device,
         dtype=dtype,
-        checkpoint=checkpoint,
-        max_memory=max_memory,
-        progress=not quiet,
     )
+    name = settings.family.name
+    check_limit(max_memory)
+    if checkpoint is not None:
+        check_writable(checkpoint, "--checkpoint")
+    model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
+    target, picture = _targets(model.label, name, out, plot)
+    if checkpoint is not None and check_writable(checkpoint, "--checkpoint") in (target, picture):
+        raise InputError("--checkpoint and --out name the same file; the fit would replace its own checkpoint.")
+    typer.echo(f"{model.label}: d={model.dim:,}, {name}, p={settings.family.n_params(model.layout):,}")
+    result = run(model, settings, checkpoint=checkpoint, max_memory=max_memory, progress=not quiet)
     with DeferredInterrupt() as late:  # Ctrl-C from here on must not cost the fit
         typer.echo(_summary_text(result))
         last = result.elbo.iloc[-1]

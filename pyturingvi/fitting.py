@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from pyturingvi.engines.base import FitSpec, check_engine_name, digest, model_digest, select_engine
-from pyturingvi.errors import InputError, unknown_name
-from pyturingvi.families import Family, get_family
+from pyturingvi.engines.selection import select_engine
+from pyturingvi.errors import InputError
+from pyturingvi.families import BoundFamily, Family
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
+from pyturingvi.optimize.loop import StopWithin
 from pyturingvi.optimize.memory import check_limit, check_memory, fit_bytes
 from pyturingvi.optimize.monitor import RunMonitor
-from pyturingvi.optimize.rules import Adam, Rule, get_rule
+from pyturingvi.optimize.rules import Adam, Rule
 from pyturingvi.result import Fit
-from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
-from pyturingvi.support.array_namespace import DTYPES
+from pyturingvi.settings import FitSpec, Settings, finite_array, model_digest
+from pyturingvi.support.archive import digest
+from pyturingvi.support.arguments import whole_number
 from pyturingvi.support.files import check_writable
 
-DEFAULT_OPTIMIZER = Adam(1e-3)
+_DEFAULT_OPTIMIZER = Adam(1e-3)
 
 
 def fit(
     model: Model,
     family: str | Family = "structured",
-    optimizer: Rule = DEFAULT_OPTIMIZER,
+    optimizer: Rule = _DEFAULT_OPTIMIZER,
+    *,
     n_iterations: int = 50_000,
     n_samples: int = 8,
     elbo_every: int = 100,
@@ -48,6 +49,7 @@ def fit(
     max_memory: float | None = None,
     averaging: PolynomialAveraging | None = None,
     n_threads: int | None = None,
+    stop_within: float | None = None,
 ) -> Fit:
     """Fit a variational family to a model by stochastic maximization of the ELBO.
 
@@ -60,8 +62,8 @@ def fit(
         One of `tv.models`, or what `tv.load_problem` gave.
     family : {"mean-field", "structured", "full-rank"} or Family
     optimizer : Rule
-        `tv.Adam(1e-3)` (default), `tv.SGD`, `tv.ProximalSGD` or `tv.ProjectedSGD`, with a number or
-        `tv.step_decay(...)` for the stepsize.
+        `tv.Adam(1e-3)` (default), `tv.SGD`, `tv.ProximalSGD`, `tv.ProjectedSGD`, with a number or `tv.step_decay(...)`
+        for the stepsize, or a rule of your own: what is passed is what runs, never its parent class.
     n_iterations : int
         Number of updates.
     n_samples : int
@@ -78,8 +80,8 @@ def fit(
     dtype : {"float64", "float32"}
     progress : bool
         Show a progress bar with updates per second and the current ELBO.
-    noise : (n_iterations, M, d) array, optional
-        Base draws u to use in place of the generator.
+    noise : (n_iterations, M, D) array, optional
+        Base draws u to use in place of the generator; D is d in the bundled families.
     checkpoint : path, optional
         File that keeps the state of the run. If it exists and belongs to this fit, the run goes on from it and
         ends with the numbers of an uninterrupted one.
@@ -94,6 +96,9 @@ def fit(
         Return a running average of the parameters instead of the last ones.
     n_threads : int, optional
         Threads for large pieces of work; by default the cores this process may use. Results do not depend on it.
+    stop_within : float, optional
+        End after the first update whose parameters lie within this squared distance of the optimum, for experiments
+        on a model that knows it (paper, section 4.1); `Fit.arrived` tells whether it came to that.
 
     Returns
     -------
@@ -110,158 +115,136 @@ def fit(
     """
     if not isinstance(model, Model):
         raise InputError(f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}.")
-    chosen = get_family(family)
-    rule = get_rule(optimizer)
-    n_iterations, n_samples, elbo_every, elbo_samples, seed = check_values(
-        n_iterations, n_samples, elbo_every, elbo_samples, seed, engine, device, dtype, max_memory
-    )
-    n_threads = None if n_threads is None else whole_number("n_threads", n_threads, 1)
-    if callback is not None and not callable(callback):
-        raise InputError(f"callback must be a function of (iteration, elbo), got {callback!r}.")
-    if averaging is not None and not isinstance(averaging, PolynomialAveraging):
-        raise InputError(f"averaging must be tv.PolynomialAveraging(...) or None, got {averaging!r}.")
-    runner = select_engine(engine, model, n_threads, device)
-    runner.check_device(device)
-    path = None if checkpoint is None else check_writable(checkpoint, "checkpoint")
-    needed = fit_bytes(
-        chosen,
-        model.layout,
-        np.dtype(dtype).itemsize,
-        rule.n_slots,
-        n_samples,
-        averaging=averaging is not None,
-        checkpoint=path is not None,
-        elbo_samples=elbo_samples,
-    )
-    draws = None if noise is None else _check_noise(noise, n_iterations, n_samples, model.dim)
-    if draws is not None and device == "cpu":
-        needed += draws.nbytes
-    check_memory(needed, max_memory, device, chosen, model.layout, runner.device_memory(device), elbo_samples)
-    if draws is not None:
-        draws = draws.copy()  # a callback may change the user's array while the fit runs
-    initial, described = _initial(model, chosen, init, init_location, init_scale)
-    _check_start(model, chosen, initial)
-    spec = FitSpec(
-        model=model.label,
-        model_digest=model_digest(model),
-        family=chosen.config(),
-        optimizer=rule.config(),
+    settings = Settings.of(
+        family=family,
+        optimizer=optimizer,
         n_iterations=n_iterations,
         n_samples=n_samples,
         elbo_every=elbo_every,
         elbo_samples=elbo_samples,
-        init=described,
+        init_location=init_location,
+        init_scale=init_scale,
         seed=seed,
-        engine=runner.name,
+        engine=engine,
         device=device,
         dtype=dtype,
-        noise=None if draws is None else digest(draws),
-        averaging=None if averaging is None else averaging.config(),
+        averaging=averaging,
+        stop_within=stop_within,
     )
-    monitor = RunMonitor(spec, progress, callback, path)
-    if engine == "auto" and progress:
+    return run(
+        model,
+        settings,
+        progress=progress,
+        noise=noise,
+        checkpoint=checkpoint,
+        init=init,
+        callback=callback,
+        max_memory=max_memory,
+        n_threads=n_threads,
+    )
+
+
+def run(
+    model: Model,
+    settings: Settings,
+    *,
+    progress: bool = False,
+    noise: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    init: Any = None,
+    callback: Callable[[int, float], Any] | None = None,
+    max_memory: float | None = None,
+    n_threads: int | None = None,
+) -> Fit:
+    """`fit` with its settings as one object; the other arguments, and the errors, are those of `fit`."""
+    check_limit(max_memory)
+    n_threads = None if n_threads is None else whole_number("n_threads", n_threads, 1)
+    if callback is not None and not callable(callback):
+        raise InputError(f"callback must be a function of (iteration, elbo), got {callback!r}.")
+    family, rule, device = settings.family, settings.optimizer, settings.device
+    runner = select_engine(model, settings, n_threads)
+    runner.check_device(device)
+    path = None if checkpoint is None else check_writable(checkpoint, "checkpoint")
+    needed = fit_bytes(
+        family,
+        model.layout,
+        np.dtype(settings.dtype).itemsize,
+        rule.n_slots,
+        settings.n_samples,
+        averaging=settings.averaging is not None,
+        checkpoint=path is not None,
+        elbo_samples=settings.elbo_samples,
+    )
+    draws = None if noise is None else finite_array("noise", noise)
+    if draws is not None and device == "cpu":
+        needed += draws.nbytes
+    check_memory(needed, max_memory, device, family, model.layout, runner.device_memory(device), settings.elbo_samples)
+    bound = family.bind(model.layout)
+    if draws is not None:
+        wanted = (settings.n_iterations, settings.n_samples, bound.noise_dim)
+        if draws.shape != wanted:
+            raise InputError(f"noise must have shape (n_iterations, n_samples, d) = {wanted}, got {draws.shape}.")
+        draws = draws.copy()  # a callback may change the user's array while the fit runs
+    initial, start = _initial(model, bound, settings, init)
+    _check_start(model, bound, initial)
+    target = _target(model, bound, settings)
+    del bound  # its index arrays would lie beside the engine's
+    described = {**settings.describe(), "engine": runner.name}
+    spec = FitSpec(
+        model=model.label,
+        model_digest=model_digest(model),
+        init=start,
+        noise=None if draws is None else digest(draws),
+        **described,
+    )
+    monitor = RunMonitor(spec.to_json(), progress, callback, path)
+    if settings.engine == "auto" and progress:
         print(f"pyturingvi: using the {runner.name} engine on {device}")
     try:
-        outcome = runner.run(model, spec, initial, draws, monitor)
+        outcome = runner.run(model, settings, initial, draws, monitor, target)
     except Exception as error:
         if monitor.partial is not None:
-            error.partial_fit = Fit(model, spec, monitor.partial, monitor.rows, monitor.seconds)  # type: ignore[attr-defined]
+            error.partial_fit = Fit(model, family, spec, monitor.partial, monitor.rows, monitor.seconds)  # type: ignore[attr-defined]
             error.add_note(f"The fit so far ({monitor.partial.n_updates} updates) is this exception's `partial_fit`.")
         raise
-    return Fit(model, spec, outcome, monitor.rows, monitor.seconds)
+    return Fit(model, family, spec, outcome, monitor.rows, monitor.seconds)
 
 
-def check_values(
-    n_iterations: Any,
-    n_samples: Any,
-    elbo_every: Any,
-    elbo_samples: Any,
-    seed: Any,
-    engine: Any,
-    device: Any,
-    dtype: Any,
-    max_memory: Any,
-) -> tuple[int, int, int, int, int]:
-    """Check the arguments of `fit` that need no model; the whole numbers among them.
-
-    Raises
-    ------
-    InputError
-        For the first that cannot be used.
-    """
-    counts = (
-        whole_number("n_iterations", n_iterations, 1),
-        whole_number("n_samples", n_samples, 1),
-        whole_number("elbo_every", elbo_every, 1),
-        whole_number("elbo_samples", elbo_samples, 1),
-        whole_number("seed", seed, 0, LARGEST_SEED),
-    )
-    check_engine_name(engine)
-    if device not in ("cpu", "cuda"):
-        raise InputError(f"Unknown device {device!r}: it must be 'cpu' or 'cuda'.")
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES)
-    check_limit(max_memory)
-    return counts
+def _target(model: Model, bound: BoundFamily, settings: Settings) -> StopWithin | None:
+    """Where the run ends early."""
+    if settings.stop_within is None:
+        return None
+    optimum = model.optimum()
+    if optimum is None:
+        raise InputError(f"stop_within: {model.label} does not know its optimum; tv.models.IsotropicGaussian does.")
+    return StopWithin(bound.initial_flat(*optimum), settings.stop_within)
 
 
-def _finite_array(name: str, value: Any) -> np.ndarray:
-    array = real_array(name, value)
-    if not np.isfinite(array).all():
-        count = int((~np.isfinite(array)).sum())
-        raise InputError(f"{name} holds {count} NaN or infinite values; all must be finite.")
-    return array
-
-
-def _check_noise(noise: Any, n_iterations: int, n_samples: int, dim: int) -> np.ndarray:
-    draws = _finite_array("noise", noise)
-    if draws.shape != (n_iterations, n_samples, dim):
-        raise InputError(
-            f"noise must have shape (n_iterations, n_samples, d) = {(n_iterations, n_samples, dim)}, got {draws.shape}."
-        )
-    return draws
-
-
-def _initial(
-    model: Model, family: Family, init: Any, init_location: Any, init_scale: Any
-) -> tuple[np.ndarray, dict[str, Any]]:
+def _initial(model: Model, bound: BoundFamily, settings: Settings, init: Any) -> tuple[np.ndarray, dict[str, Any]]:
     """Flat starting parameters and their description for the spec."""
-    bound = family.bind(model.layout)
     if init is None:
-        location = _finite_array("init_location", init_location)
-        if location.shape not in ((), (model.dim,)):
-            raise InputError(f"init_location must be a number or have shape ({model.dim},), got {location.shape}.")
-        if isinstance(init_scale, bool | np.bool_) or not isinstance(init_scale, numbers.Real):
-            raise InputError(f"init_scale must be a number above 0, got {init_scale!r}.")
-        if not (math.isfinite(float(init_scale)) and float(init_scale) > 0):
-            raise InputError(f"init_scale must be a finite number above 0, got {init_scale!r}.")
-        words = float(location) if location.shape == () else digest(location)
-        flat = bound.initial_flat(np.broadcast_to(location, (model.dim,)), float(init_scale))
-        return flat, {"location": words, "scale": float(init_scale)}
+        location = settings.check_location(model.dim)
+        return bound.initial_flat(location, settings.init_scale), settings.describe_start()
     if isinstance(init, Fit):
         if init.model.layout != model.layout:
             raise InputError(f"init: the given fit has {init.model.layout}, this model {model.layout}.")
-        if init.family.config() == family.config():
-            flat = init.params.copy()
-        else:
-            flat = bound.flat_from_location_scale(init.location, init.scale)
+        flat = bound.embed(init.family.bind(model.layout), init.params)
     else:
         if isinstance(init, str | os.PathLike):
             raise InputError(f"init must be a Fit, not the path of one: init=tv.load_fit({str(init)!r}) reads it.")
-        flat = _finite_array("init", init).copy()
+        flat = finite_array("init", init).copy()
         if flat.shape != (bound.n_params,):
             raise InputError(
                 f"init must be a Fit or a flat parameter vector of shape ({bound.n_params},) for the "
-                f"{family.name} family, got shape {flat.shape}."
+                f"{bound.family.name} family, got shape {flat.shape}."
             )
-    if np.any(bound.from_flat(flat)[bound.diagonal] == 0):
-        raise InputError("init: a diagonal entry of the scale matrix is 0; the entropy is then infinite.")
+    bound.check_flat(flat)
     return flat, {"params": digest(flat)}
 
 
-def _check_start(model: Model, family: Family, initial: np.ndarray) -> None:
+def _check_start(model: Model, bound: BoundFamily, initial: np.ndarray) -> None:
     """The density and its gradient must be finite where the run starts."""
-    location = family.bind(model.layout).location(initial)[None, :]
+    location = bound.location(initial)[None, :]
     with np.errstate(all="ignore"):
         value, slope = model.log_density_and_gradient(location)
     if not (np.isfinite(value).all() and np.isfinite(slope).all()):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi.errors import DataError
-from pyturingvi.families import FAMILIES
+from pyturingvi.families import FullRank, MeanField, Structured
 from pyturingvi.layout import Layout
 from pyturingvi.support.files import as_path, write_picture
 
@@ -72,17 +72,16 @@ def plot_scale_patterns(layout: Layout | None = None) -> Figure:
     layout = layout or Layout(n_global=4, n_local=6, local_dim=2)
     figure: Figure
     figure, axes = plt.subplots(1, 3, figsize=(9.0, 3.5), layout="constrained")
-    for ax, (name, family) in zip(axes, FAMILIES.items(), strict=True):
-        chosen = family()
+    for ax, chosen in zip(axes, (MeanField(), Structured(), FullRank()), strict=True):
         indptr, rows = chosen.pattern(layout)
         columns = np.repeat(np.arange(layout.dim), np.diff(indptr))
         picture = np.zeros((layout.dim, layout.dim))
         picture[rows, columns] = 1.0
-        ax.imshow(picture, cmap=_two_colours(COLOURS[name]), vmin=0, vmax=1, interpolation="nearest")
+        ax.imshow(picture, cmap=_two_colours(COLOURS[chosen.name]), vmin=0, vmax=1, interpolation="nearest")
         for line in range(layout.n_global, layout.dim, layout.local_dim):
             ax.axhline(line - 0.5, color="0.8", lw=0.5)
             ax.axvline(line - 0.5, color="0.8", lw=0.5)
-        ax.set_title(f"{name}\np = {chosen.n_params(layout)}", fontsize=10)
+        ax.set_title(f"{chosen.name}\np = {chosen.n_params(layout)}", fontsize=10)
         ax.set_xticks([])
         ax.set_yticks([])
     axes[0].set_ylabel("z, then y_1 ... y_N")

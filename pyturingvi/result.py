@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.engines.base import FitSpec, Outcome
-from pyturingvi.errors import OutputError
-from pyturingvi.families import Family
+from pyturingvi.errors import InputError, OutputError
+from pyturingvi.families import Family, family_from_config
 from pyturingvi.models.base import Model
+from pyturingvi.optimize.memory import check_draws_memory
+from pyturingvi.optimize.monitor import Outcome
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
+from pyturingvi.settings import FitSpec, model_digest
 from pyturingvi.support.archive import damaged, join_state, read_archive, split_state, write_archive
 from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
 from pyturingvi.support.arviz import arviz_tree
@@ -37,12 +39,14 @@ class Fit:
     spec : FitSpec
         Everything that determined the numbers.
     params : (p,) array
-        Flat parameters `[m; nonzeros of C in CSC order]`.
+        Flat parameters, `[m; nonzeros of C in CSC order]` in the bundled families.
     status : {"completed", "interrupted", "diverged"}
     message : str
         How the run ended, in words.
     n_updates : int
         Updates behind `params`.
+    arrived : bool
+        Whether the run ended within `stop_within` of the optimum.
     seconds : float
         Wall time of the run.
     """
@@ -50,6 +54,7 @@ class Fit:
     def __init__(
         self,
         model: Model,
+        family: Family,
         spec: FitSpec,
         outcome: Outcome,
         elbo_rows: list[tuple[int, float, float, float]],
@@ -62,10 +67,11 @@ class Fit:
         self.status = outcome.status
         self.message = outcome.message
         self.n_updates = outcome.n_updates
+        self.arrived = outcome.arrived
         self.seconds = seconds
         self.versions = versions or _versions()
         self._rows = list(elbo_rows)
-        self._family = spec.family_object
+        self._family = family
         self._bound = self._family.bind(model.layout)
 
     def __repr__(self) -> str:
@@ -118,9 +124,11 @@ class Fit:
 
     def sample_unconstrained(self, n: int, seed: int = 0) -> np.ndarray:
         """Draw n unconstrained points (n, d)."""
-        noise = np.empty((whole_number("n", n, 1), self.model.dim))
+        n = whole_number("n", n, 1)
+        check_draws_memory(n, max(self._bound.noise_dim, self.model.dim), "sample")
+        noise = np.empty((n, self._bound.noise_dim))
         self._bound.base.fill(generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM), noise)
-        points = np.empty_like(noise)
+        points = np.empty((n, self.model.dim))
         self._bound.transform(self._bound.from_flat(self.params), noise, points)
         return points
 
@@ -170,12 +178,9 @@ class Fit:
         return pd.DataFrame(rows, columns=columns, index=pd.Index(labels, name="variable"))
 
     def _draw_globals(self, n: int, seed: int) -> np.ndarray:
-        """Draws (n, d_z): every family is lower triangular, so z depends on its own noise alone."""
-        d_z = self.model.layout.n_global
-        noise = np.empty((whole_number("n", n, 2), d_z))
-        self._bound.base.fill(generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM, 1), noise)
-        # in the non-standardized form too, z's own location and scale are the raw ones
-        return np.asarray(noise @ self._bound.global_scale(self.params).T + self.params[:d_z])
+        """Draws (n, d_z); the locals need not be drawn."""
+        source = generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM, 1)
+        return self._bound.draw_globals(self.params, source, whole_number("n", n, 2))
 
     # ---- other tools --------------------------------------------------------------------------------------
     def plot_elbo(self, ax: Axes | None = None) -> Axes:
@@ -187,12 +192,24 @@ class Fit:
     def to_arviz(self, n: int = 1000, seed: int = 0) -> Any:
         """Draws as an ArviZ DataTree (group `posterior`, one chain of n draws), with labelled coordinates."""
         draws = {name: value[None] for name, value in self.sample(n, seed).items()}
-        attrs = {"inference_library": "pyturingvi", "family": self._family.name}
+        attrs: dict[str, Any] = {
+            "inference_library": "pyturingvi",
+            "inference_library_version": self.versions["pyturingvi"],
+            "family": self._family.name,
+            "engine": self.engine,
+            "status": self.status,
+            "message": self.message,
+            "n_updates": self.n_updates,
+        }
+        if self._rows:
+            attrs |= {"elbo": self._rows[-1][1], "elbo_std_error": self._rows[-1][2]}
         return arviz_tree({"posterior": draws}, self.model.dims, self.model.coords, attrs)
 
     # ---- file ---------------------------------------------------------------------------------------------
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the fit with its model's data to one file (an .npz without pickle); returns its path.
+
+        A model of your own class that does not tell its state is left out: `load_fit` then needs it.
 
         Raises
         ------
@@ -200,17 +217,22 @@ class Fit:
             If the file cannot be written.
         """
         target = check_writable(path, "save")
-        plain, arrays = split_state(self.model.get_state(), "model.")
+        try:
+            plain, arrays = split_state(self.model.get_state(), "model.")
+        except InputError:  # a model of the user's own, which load_fit then has to be given
+            plain, arrays = None, {}
         header = {
             "kind": FIT_KIND,
             "format": FIT_FORMAT,
             "model": self.model.name,
+            **Model.registry.tag(self.model),
             "label": self.model.label,
             "model_state": plain,
             "spec": self.spec.to_json(),
             "status": self.status,
             "message": self.message,
             "n_updates": self.n_updates,
+            "arrived": self.arrived,
             "seconds": self.seconds,
             "versions": self.versions,
         }
@@ -222,13 +244,25 @@ class Fit:
         return target
 
 
-def load_fit(path: str | os.PathLike[str]) -> Fit:
-    """Read a fit that `Fit.save` wrote.
+class _ModelNeeded(InputError):
+    pass
+
+
+def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
+    """Read a fit that `Fit.save` wrote, in this version or an earlier one.
+
+    Parameters
+    ----------
+    path : path
+    model : Model, optional
+        The fitted model, where the file could not hold it.
 
     Raises
     ------
     OutputError
-        If the file is missing, damaged, or written by a later version.
+        If the file is missing, damaged, written by a later version, or names a class that is not registered here.
+    InputError
+        If the file holds no model and none is given, or the given one is another.
     """
     from pyturingvi.models import model_class
 
@@ -237,14 +271,27 @@ def load_fit(path: str | os.PathLike[str]) -> Fit:
     if header["format"] > FIT_FORMAT:
         raise OutputError(f"load_fit: {str(path)!r} was written by a later version of pyturingvi; upgrade it.")
     try:
-        state = join_state(header["model_state"], arrays, "model.")
-        model = model_class(header["model"]).from_state(state)
+        versions = header.get("versions", {})
+        spec = FitSpec.from_json(header["spec"], versions.get("pyturingvi", "of an unknown version"))
+        family = family_from_config(spec.family)
+        if header["model_state"] is not None and model is None:
+            state = join_state(header["model_state"], arrays, "model.")
+            model = model_class(header["model"], header).from_state(state)
+        elif not isinstance(model, Model) or model_digest(model) != spec.model_digest:
+            what = "holds no model" if model is None else "is of another model"
+            raise _ModelNeeded(f"load_fit: {str(where)!r} {what}; pass the fitted {header['label']!r} as model=.")
         if header["label"] != model.label:
             model.label = header["label"]
-        outcome = Outcome(arrays["params"], header["n_updates"], header["status"], header["message"])
+        outcome = Outcome(
+            arrays["params"], header["n_updates"], header["status"], header["message"], header.get("arrived", False)
+        )
         rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
-        fit = Fit(model, FitSpec(**header["spec"]), outcome, rows, header["seconds"], header["versions"])
+        fit = Fit(model, family, spec, outcome, rows, header["seconds"], versions)
         n_params = fit.family.n_params(model.layout)
+    except _ModelNeeded:
+        raise
+    except InputError as error:  # what the file names is not to be had here
+        raise OutputError(f"load_fit: {str(where)!r}: {error}") from None
     except (LookupError, TypeError, ValueError) as error:
         raise damaged(where, "load_fit", error) from None
     if fit.params.shape != (n_params,):

@@ -5,8 +5,10 @@ import pytest
 import pyturingvi as tv
 from pyturingvi.bridge.environment import find_environment, manifest_versions
 from pyturingvi.bridge.runtime import start_julia
-from pyturingvi.engines.base import select_engine
+from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import EngineError
+from pyturingvi.models import Turing
+from pyturingvi.settings import Settings
 
 _CUDA = "052768ef-5323-5732-b1bb-66c8b64840ba"
 
@@ -44,9 +46,7 @@ def test_cuda_without_a_gpu_says_so() -> None:
 
 
 def test_a_turing_model_has_no_gpu() -> None:
-    class Stub:
-        name = "turing"
-
+    stub = Turing.__new__(Turing)
     for engine in ("auto", "julia", "numpy"):
         with pytest.raises(EngineError, match=r"No engine runs tv\.models\.Turing, .* with device='cuda'"):
-            select_engine(engine, Stub(), device="cuda")  # type: ignore[arg-type]
+            select_engine(stub, Settings(engine=engine, device="cuda"))

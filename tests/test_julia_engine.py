@@ -55,21 +55,13 @@ def test_the_same_noise_leads_to_the_same_parameters(
 @pytest.mark.parametrize("family", ["mean-field", "structured", "full-rank"])
 @pytest.mark.parametrize("epsilon", [4.0, 0.25, 1e-9])
 def test_both_engines_stop_after_the_same_update_within_epsilon(family: str, epsilon: float) -> None:
-    from pyturingvi.engines.base import select_engine
-    from pyturingvi.optimize.loop import StopWithin
-    from pyturingvi.optimize.monitor import RunMonitor
-
     model = tv.models.IsotropicGaussian(4)
     noise = np.random.default_rng(12).standard_normal((400, 10, model.dim))
     bound = tv.families.get_family(family).bind(model.layout)
-    start = bound.initial_flat(np.zeros(model.dim), 1.0)
     optimum = bound.initial_flat(np.full(model.dim, 5.0), np.sqrt(0.1))
-    outcomes = []
-    for engine in ("julia", "numpy"):
-        settings: dict[str, Any] = {"optimizer": tv.ProximalSGD(2e-3), "noise": noise, "n_samples": 10}
-        spec = fit(model, family, engine=engine, n_iterations=400, elbo_every=400, **settings).spec
-        runner = select_engine(engine, model, 1)
-        outcomes.append(runner.run(model, spec, start, noise, RunMonitor(spec), StopWithin(optimum, epsilon)))
+    options: dict[str, Any] = {"optimizer": tv.ProximalSGD(2e-3), "noise": noise, "n_samples": 10, "init_scale": 1.0}
+    options |= {"n_iterations": 400, "elbo_every": 400, "stop_within": epsilon}
+    outcomes = [fit(model, family, engine=engine, **options) for engine in ("julia", "numpy")]
     found, expected = outcomes
     assert (found.arrived, found.n_updates) == (expected.arrived, expected.n_updates)
     np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-8)

@@ -173,7 +173,7 @@ def test_a_subclass_does_not_pass_for_its_parent() -> None:
 
 def test_models_say_where_they_run() -> None:
     function = tv.models.LogDensity(lambda p: (-p.sum(axis=1), -np.ones_like(p)), tv.Layout(1, 0, 0))
-    assert (function.engines, function.devices) == ({"numpy"}, {"cpu"})
+    assert (function.engines, function.devices) == ({"numpy"}, {"cpu", "cuda"})
     assert "Python function" in function.description
     turing = tv.models.Turing.__new__(tv.models.Turing)  # without Julia
     assert (turing.engines, turing.devices) == ({"julia"}, {"cpu"})

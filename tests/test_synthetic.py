@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 
 import pyturingvi as tv
-from pyturingvi.engines.numpy_engine import NumpyEngine
-from pyturingvi.optimize.loop import StopWithin
-from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.reproduce.synthetic import problem
 
 
@@ -55,15 +52,12 @@ def test_a_run_stops_at_the_first_update_within_epsilon_of_the_target():
             (tv.fit(model, noise=noise[:n_updates], n_iterations=n_updates, **settings).params - optimum) ** 2
         ).sum()
 
-    spec = tv.fit(model, noise=noise, n_iterations=400, **settings).spec
-    start = tv.families.Structured().bind(model.layout).initial_flat(np.zeros(17), 1.0)
-    stop = StopWithin(optimum, 1.0)
-    outcome = NumpyEngine(1).run(model, spec, start, noise, RunMonitor(spec), stop)
+    outcome = tv.fit(model, noise=noise, n_iterations=400, stop_within=1.0, **settings)
     assert outcome.arrived
     assert 10 < outcome.n_updates < 400
     # the same noise without the stop: outside one update earlier, inside now
     assert distance(outcome.n_updates) <= 1.0 < distance(outcome.n_updates - 1)
-    missed = NumpyEngine(1).run(model, spec, start, noise, RunMonitor(spec), StopWithin(optimum, 1e-9))
+    missed = tv.fit(model, noise=noise, n_iterations=400, stop_within=1e-9, **settings)
     assert (missed.arrived, missed.n_updates, missed.status) == (False, 400, "completed")
 
 

@@ -174,9 +174,9 @@ function P.subtract_entropy_gradient!(out::AbstractVector{T}, pattern::DevicePat
     return isfinite(sum(abs2, inverse))
 end
 
-function P.change_diagonal!(flat::AbstractVector, pattern::DevicePattern, after, stepsize::Real)
+function P.change_diagonal!(flat::AbstractVector, pattern::DevicePattern, change, stepsize::Real)
     places = pattern.index.diagonal
-    flat[places] = after.(flat[places], stepsize)
+    flat[places] = change.(flat[places], stepsize)
     return flat
 end
 

@@ -1,4 +1,4 @@
-# What Python calls: numbers, strings and addresses of NumPy memory in, plain values out.
+# What Python calls: numbers, strings and addresses of NumPy memory in, plain values and named tuples out.
 #
 # Python owns the long arrays. They are seen, not copied, so that both sides have the same memory; Python keeps them
 # alive as long as it holds the run. Addresses in place of arrays, because these methods can then be compiled once.
@@ -16,23 +16,6 @@ end
 irt_model(signs::Int, n_students::Int, n_items::Int) = ItemResponse(copy(memory(Int8, signs, n_items, n_students)))
 volatility_model(returns::Int, n_times::Int, n_series::Int) =
     StochasticVolatility(copy(memory(Float64, returns, n_series, n_times)))
-
-# ---- families and rules, by their names in Python -------------------------------------------------------------------
-function family_named(name::AbstractString, base::AbstractString, nu::Real, standardized::Bool)
-    u = base_distribution(base, nu)
-    name == "mean-field" && return MeanField(u)
-    name == "full-rank" && return FullRank(u)
-    name == "structured" && return Structured(u; standardized)
-    throw(ArgumentError("unknown family $(repr(name))"))
-end
-
-function rule_named(name::AbstractString, settings...)
-    name == "adam" && return adam(; beta1=settings[1], beta2=settings[2], epsilon=settings[3])
-    name == "sgd" && return sgd()
-    name == "proximal-sgd" && return proximal_sgd()
-    name == "projected-sgd" && return projected_sgd(; min_scale=settings[1])
-    throw(ArgumentError("unknown rule $(repr(name))"))
-end
 
 # ---- devices --------------------------------------------------------------------------------------------------------
 # A package's extension adds methods for its device, such as `Val(:cuda)`.
@@ -62,51 +45,61 @@ struct Session{R<:Run,E<:ElboEstimate,C<:Tuple}
 end
 
 """
-    start_session(model, family, rule, settings...) -> Session
+    start_session(model, family, rule; stepsize, vectors, n_iterations, n_samples, elbo_samples, seed, ...) -> Session
 
-`vectors` is the address of the flat parameters, the rule's slots and, where `eta` is not NaN, the average, one after the
-other; all are updated in place, from another device at the end of each `advance_session!`. `noise` is 0 or the address
-of the user's draws (d x M x n_iterations), `target` 0 or that of the parameters at which the run has arrived.
+# Arguments
+- `stepsize`, `factor`, `every`: see `StepDecay`.
+- `vectors`: address of the flat parameters, the rule's slots and, with an `eta`, the average, one after the other; all
+  are updated in place, from another device at the end of each `advance_session!`.
+- `eta`: of the average, or nothing for none.
+- `noise`: address of the user's draws (d x M x n_iterations), or nothing for those of the seed.
+- `target`: address of the parameters at which the run has arrived within `epsilon`, or nothing.
+- `done`: updates that were made before.
 """
 function start_session(
-    model::Model, family::Family, rule::Rule, initial::Float64, factor::Float64, every::Int, dtype::String, vectors::Int,
-    noise::Int, n_iterations::Int, n_samples::Int, elbo_samples::Int, seed::String, eta::Float64, done::Int,
-    device::String="cpu", target::Int=0, epsilon::Float64=NaN,
+    model::Model, family::Family, rule::Rule; stepsize::Float64, vectors::Int, n_iterations::Int, n_samples::Int,
+    elbo_samples::Int, seed::String, factor::Float64=1.0, every::Int=1, dtype::String="float64", device::String="cpu",
+    done::Int=0, eta::Union{Nothing,Float64}=nothing, noise::Union{Nothing,Int}=nothing,
+    target::Union{Nothing,Int}=nothing, epsilon::Union{Nothing,Float64}=nothing,
 )
     T = dtype == "float32" ? Float32 : Float64
     d, p = dim(model.layout), n_params(family, model.layout)
-    n_vectors = 1 + n_slots(rule) + !isnan(eta)
+    n_vectors = 1 + n_slots(rule) + !isnothing(eta)
     place(v) = device == "cpu" ? v : on_device(v, Val(Symbol(device)))
     owned = [memory(T, vectors + k * p * sizeof(T), p) for k in 0:(n_vectors - 1)]
     placed = device == "cpu" ? owned : map(place, owned)
     flat = first(placed)
-    goal = place(target == 0 ? T[] : copy(memory(T, target, p)))
-    objective = Objective(model, family; energy_only=rule.energy_only)
-    draws = if noise == 0
+    goal = place(isnothing(target) ? T[] : copy(memory(T, target, p)))
+    objective = Objective(model, family; energy_only=energy_only(rule))
+    draws = if isnothing(noise)
         NoiseStream(family.base, seed, d, n_samples, flat)
     else
         GivenNoise(memory(Float64, noise, d, n_samples, n_iterations), flat)
     end
-    averaging = isnan(eta) ? nothing : PolynomialAveraging(eta, last(placed))
+    averaging = isnothing(eta) ? nothing : PolynomialAveraging(eta, last(placed))
     slots = placed[2:(1 + n_slots(rule))]
-    schedule = StepDecay(initial, factor, every)
-    run = Run(objective, rule, draws, schedule, flat, slots, n_samples; averaging, done, target=goal, epsilon)
+    schedule = StepDecay(stepsize, factor, every)
+    within = something(epsilon, NaN)
+    run = Run(objective, rule, draws, schedule, flat, slots, n_samples; averaging, done, target=goal, epsilon=within)
     copies = device == "cpu" ? () : Tuple(zip(owned, placed))
     return Session(run, ElboEstimate(run.objective, elbo_samples, flat), seed, copies)
 end
 
-"""Make updates up to number `last` or for some seconds; the number made in all, with a minus sign if the next is not finite."""
+"""
+    advance_session!(session, last, seconds) -> (; done, finite, arrived)
+
+Make updates up to number `last` or for some seconds: the number made in all, whether the next gradient is finite, and
+whether the run is as near its target as it was to come.
+"""
 function advance_session!(session::Session, last::Int, seconds::Float64)
-    finite = advance!(session.run, last, seconds)
+    run = session.run
+    finite = advance!(run, last, seconds)
     foreach(pair -> copyto!(pair...), session.copies)
-    return finite ? session.run.done : -session.run.done - 1
+    return (; run.done, finite, run.arrived)
 end
 
 """Updates made; after an exception too, when the vectors are as that many updates left them."""
 session_done(session::Session) = session.run.done
-
-"""Whether the run is as near its target as it was to come."""
-session_arrived(session::Session) = session.run.arrived
 
 """Go on with the estimate of the ELBO for some seconds, or start it anew; the number of draws so far."""
 function estimate_session!(session::Session, anew::Bool, seconds::Float64)
@@ -120,8 +113,11 @@ function estimate_session!(session::Session, anew::Bool, seconds::Float64)
     return estimate.done
 end
 
-"""The ELBO from the draws so far and its standard error."""
-elbo_of_session(session::Session) = result(session.estimate, session.run.objective, best(session.run))
+"""The ELBO from the draws so far and its standard error, `(; value, std_error)`."""
+function elbo_of_session(session::Session)
+    value, std_error = result(session.estimate, session.run.objective, best(session.run))
+    return (; value, std_error)
+end
 
 """Gradients (d x M) of the log density at the last points."""
 slopes_of_session(session::Session) = in_memory(session.run.workspace.slopes)

@@ -14,17 +14,19 @@
                 volatility_model(address(returns), 4, 2),
             )
         end
-        for model in models, name in ("mean-field", "structured", "full-rank")
-            family = family_named(name, "gaussian", NaN, true)
+        for model in models, family in (MeanField(), Structured(), FullRank())
             d, p = dim(model.layout), n_params(family, model.layout)
             # the proximal rule for the synthetic experiment, Adam for all
-            rules = (rule_named("adam", 0.9, 0.999, 1e-8), rule_named("proximal-sgd"))
+            rules = (adam(nothing; beta1=0.9, beta2=0.999, epsilon=1e-8), sgd(ProximalEntropy()))
             for rule in rules[1:(model isa IsotropicGaussian ? 2 : 1)]
                 vectors = zeros(p, 1 + n_slots(rule))
                 vectors[d .+ diagonal(ScalePattern(family, model.layout)), 1] .= 0.1
                 GC.@preserve vectors begin
+                    # the keywords, their types and their order are those of Python's call
                     session = start_session(
-                        model, family, rule, 1e-3, 1.0, 1, "float64", address(vectors), 0, 2, 2, 4, "1", NaN, 0
+                        model, family, rule; stepsize=1e-3, factor=1.0, every=1, dtype="float64", device="cpu",
+                        vectors=address(vectors), noise=nothing, n_iterations=2, n_samples=2, elbo_samples=4, seed="1",
+                        eta=nothing, done=0, target=nothing, epsilon=nothing,
                     )
                     advance_session!(session, 2, 0.1)
                     estimate_session!(session, true, 0.1)

@@ -138,7 +138,6 @@ end
         @test -sum(density .* P.base_logpdf.(Ref(base), grid)) * step ≈ P.base_entropy(base) atol = 1e-4
     end
     @test_throws ArgumentError P.StudentT(4.0)
-    @test_throws ArgumentError P.base_distribution("gausian")
 end
 
 @testset "draws have the moments of their base" begin

@@ -6,7 +6,7 @@ JLArrays.allowscalar(false)
 
 """Parameters, ELBO and its error after 20 updates with a family, where `place` puts the parameters."""
 function run_where(place, model, family, rule, stepsize; given=nothing, eta=nothing)
-    objective = P.Objective(model, family; energy_only=rule.energy_only)
+    objective = P.Objective(model, family; energy_only=P.energy_only(rule))
     d, M = P.dim(model.layout), 3
     start = 0.1 .* randn(MersenneTwister(21), P.n_params(family, model.layout))
     start[d .+ P.diagonal(objective.pattern)] .= 0.3
@@ -60,9 +60,10 @@ P.on_device(v::Vector, ::Val{:jl}) = JLArray(v)
         vectors = hcat(start, zero(start), zero(start), start)
         GC.@preserve vectors begin  # a session sees them by their address alone
             session = P.start_session(
-                model, P.Structured(), rule, 1e-2, 1.0, 1, "float64", Int(pointer(vectors)), 0, 20, 3, 16, "8", 3.0, 0, device
+                model, P.Structured(), rule; stepsize=1e-2, vectors=Int(pointer(vectors)), n_iterations=20, n_samples=3,
+                elbo_samples=16, seed="8", eta=3.0, device,
             )
-            @test P.advance_session!(session, 20, Inf) == 20
+            @test P.advance_session!(session, 20, Inf) == (; done=20, finite=true, arrived=false)
             @test P.estimate_session!(session, true, 60.0) == 16
             (eachcol(vectors), P.elbo_of_session(session), P.slopes_of_session(session))
         end
@@ -79,9 +80,9 @@ P.on_device(v::Vector, ::Val{:jl}) = JLArray(v)
     vectors, target = hcat(start, zero(start), zero(start)), copy(start)
     GC.@preserve vectors target begin
         session = P.start_session(
-            model, P.Structured(), rule, 1e-6, 1.0, 1, "float64", Int(pointer(vectors)), 0, 20, 3, 16, "8", NaN, 0, "jl",
-            Int(pointer(target)), 1.0,
+            model, P.Structured(), rule; stepsize=1e-6, vectors=Int(pointer(vectors)), n_iterations=20, n_samples=3,
+            elbo_samples=16, seed="8", device="jl", target=Int(pointer(target)), epsilon=1.0,
         )
-        @test P.advance_session!(session, 20, Inf) == 1 && P.session_arrived(session)
+        @test P.advance_session!(session, 20, Inf) == (; done=1, finite=true, arrived=true)
     end
 end

@@ -27,7 +27,7 @@ end
     model = P.IsotropicGaussian(P.Layout(2, 3, 2), 5.0, 0.1)
     family = P.Structured()
     rule = P.proximal_sgd()
-    objective = P.Objective(model, family; energy_only=rule.energy_only)
+    objective = P.Objective(model, family; energy_only=P.energy_only(rule))
     d = P.dim(model.layout)
     flat = zeros(P.n_params(family, model.layout))
     flat[d .+ P.diagonal(objective.pattern)] .= 1.0
@@ -88,7 +88,7 @@ end
 """A run on a small Poisson problem, from its start."""
 function small_run(; T=Float64, rule=P.adam(), done=0, flat=nothing, slots=nothing, averaging=nothing)
     model, family = MODELS[2], P.Structured()
-    objective = P.Objective(model, family; energy_only=rule.energy_only)
+    objective = P.Objective(model, family; energy_only=P.energy_only(rule))
     d = P.dim(model.layout)
     if isnothing(flat)
         flat = zeros(T, P.n_params(family, model.layout))
@@ -151,7 +151,7 @@ end
     model = P.IsotropicGaussian(P.Layout(2, 3, 2), 5.0, 0.1)
     family = P.Structured()
     rule = P.proximal_sgd()
-    objective = P.Objective(model, family; energy_only=rule.energy_only)
+    objective = P.Objective(model, family; energy_only=P.energy_only(rule))
     d = P.dim(model.layout)
     optimum = zeros(P.n_params(family, model.layout))
     optimum[1:d] .= 5.0

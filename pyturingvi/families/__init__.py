@@ -1,4 +1,4 @@
-"""Variational families: mean-field, full-rank and structured."""
+"""Variational families: mean-field, full-rank and structured, and what one of your own is made of."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ from typing import Any
 
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.families.base import BoundFamily, Family
+from pyturingvi.families.base_distributions import BaseDistribution
 from pyturingvi.families.full_rank import FullRank
+from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
 from pyturingvi.families.mean_field import MeanField
 from pyturingvi.families.structured import Structured
+from pyturingvi.support.registry import CLASS_KEY
 
 __all__ = [
     "FAMILIES",
+    "BaseDistribution",
     "BoundFamily",
+    "BoundLocationScale",
     "Family",
     "FullRank",
+    "LocationScale",
     "MeanField",
     "Structured",
     "family_from_config",
     "get_family",
+    "get_location_scale",
 ]
 
-FAMILIES: dict[str, type[Family]] = {family.name: family for family in (MeanField, Structured, FullRank)}
+FAMILIES = Family.registry
+for _class in (MeanField, Structured, FullRank):
+    FAMILIES.add(_class)
 
 
 def get_family(family: str | Family) -> Family:
@@ -42,11 +51,15 @@ def get_family(family: str | Family) -> Family:
     return FAMILIES[family]()
 
 
+def get_location_scale(family: str | Family) -> LocationScale:
+    """Read a `family=` argument of what knows location-scale families alone, such as the paper's theory."""
+    found = get_family(family)
+    if not isinstance(found, LocationScale):
+        raise InputError(f"family: {found.name} is not a location-scale family, which this needs.")
+    return found
+
+
 def family_from_config(config: Mapping[str, Any]) -> Family:
     """Rebuild a family from what `Family.config` gave."""
-    options = {key: value for key, value in config.items() if key != "family"}
-    if isinstance(options.get("base"), list):
-        options["base"] = tuple(options["base"])
-    if config["family"] not in FAMILIES:
-        raise unknown_name("family", config["family"], FAMILIES)
-    return FAMILIES[config["family"]](**options)
+    found = FAMILIES.find(config["family"], config)
+    return found.from_config({key: value for key, value in config.items() if key not in ("family", CLASS_KEY)})

@@ -1,67 +1,46 @@
-"""What a variational family is to an engine: a location, a scale pattern, and the exact pullback through them.
+"""What a variational family is to an engine: draws, their exact pullback, an entropy and a density.
 
-A family is a frozen description; `bind` fixes layout, dtype and array module and gives the operations. They act on
-a *working vector* that holds the same numbers as the flat parameter vector `[m; nonzeros of C in CSC order]` in an
-order that suits dense products; `to_flat` and `from_flat` convert. Optimizers are elementwise, so they never see
-the difference.
+A family is a frozen description; `bind` fixes layout, dtype and array module and gives the operations. They act on a
+*working vector*, which holds the same numbers as the flat parameter vector of files in an order that suits the family;
+`to_flat` and `from_flat` convert. An elementwise optimizer never sees the difference.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
 from pyturingvi.errors import InputError
-from pyturingvi.families.base_distributions import BaseDistribution, BaseSpec, base_distribution
+from pyturingvi.families.base_distributions import BaseDistribution, Gaussian
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array, to_numpy
+from pyturingvi.support.registry import Named, Registry
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
 
-@dataclass(frozen=True)
-class Family(ABC):
-    """A location-scale family `T(u) = C u + m` with a sparsity pattern for C.
+class Family(Named, ABC):
+    """A variational family.
 
-    Parameters
-    ----------
-    base : "gaussian", "laplace" or ("student_t", nu)
-        Distribution of the coordinates of u, scaled to variance 1. nu must be above 4.
+    One of your own gives `n_params` and `bind`, and a `BoundFamily` for the latter to return; `name` is what outputs
+    call it. `LocationScale` is the base of the families `T(u) = C u + m`.
     """
 
-    base: BaseSpec | BaseDistribution = "gaussian"
-    name: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "base", base_distribution(self.base))
+    registry: ClassVar[Registry[Family]] = Registry("family")
 
     @property
     def base_distribution(self) -> BaseDistribution:
-        """The parsed `base`."""
-        return base_distribution(self.base)
+        """Distribution of each coordinate of the noise."""
+        return Gaussian()
 
     @abstractmethod
     def n_params(self, layout: Layout) -> int:
-        """Number of parameters p, location included (paper, table 1)."""
-
-    @abstractmethod
-    def column_lengths(self, layout: Layout) -> np.ndarray:
-        """Nonzeros in each column of C, (d,). In every column they run on from the diagonal without a gap."""
-
-    def column_starts(self, layout: Layout) -> np.ndarray:
-        """CSC column pointers of C, (d+1,)."""
-        return np.concatenate([[0], np.cumsum(self.column_lengths(layout), dtype=np.int64)])
-
-    def pattern(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-        """CSC pattern of C: column pointers (d+1,) and row indices (nnz,), sorted in each column."""
-        starts = self.column_starts(layout)
-        columns = np.repeat(np.arange(layout.dim), np.diff(starts))
-        return starts, np.arange(starts[-1]) - starts[columns] + columns
+        """Number of parameters p (paper, table 1)."""
 
     @abstractmethod
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
@@ -69,8 +48,12 @@ class Family(ABC):
 
     def config(self) -> dict[str, Any]:
         """JSON-able description; `family_from_config` reads it."""
-        spec = self.base_distribution.spec
-        return {"family": self.name, "base": list(spec) if isinstance(spec, tuple) else spec}
+        return {"family": self.name, **self.registry.tag(self), **_plain(vars(self))}
+
+    @classmethod
+    def from_config(cls, options: Mapping[str, Any]) -> Family:
+        """The family that `config` described, from all but its name."""
+        return cls(**options)
 
 
 class BoundFamily(ABC):
@@ -78,11 +61,13 @@ class BoundFamily(ABC):
 
     Attributes
     ----------
-    diagonal : slice or int array
-        Where the d entries `C_ii` stand in the working vector, in the order of the coordinates.
+    noise_dim : int
+        Length D of the noise vector behind one point; d unless the family says otherwise.
+    n_params : int
+        Number of parameters p.
+    base : BaseDistribution
+        Distribution of each coordinate of the noise.
     """
-
-    diagonal: slice | Array
 
     def __init__(self, family: Family, layout: Layout, dtype: Any, xp: ModuleType) -> None:
         self.family = family
@@ -91,11 +76,12 @@ class BoundFamily(ABC):
         self.xp = xp
         self.base = family.base_distribution
         self.n_params = family.n_params(layout)
+        self.noise_dim = layout.dim
 
     # ---- points and gradients -----------------------------------------------------------------------------
     @abstractmethod
     def transform(self, work: Array, noise: Array, out: Array) -> None:
-        """Write `C u + m` for each row of `noise` (M, d) into `out` (M, d)."""
+        """Write the point of each row of `noise` (M, D) into `out` (M, d)."""
 
     @abstractmethod
     def pullback(self, work: Array, noise: Array, points: Array, gradient: Array, out: Array) -> None:
@@ -108,13 +94,53 @@ class BoundFamily(ABC):
             May be overwritten.
         """
 
+    # ---- entropy and density ------------------------------------------------------------------------------
     @abstractmethod
+    def entropy(self, work: Array) -> float:
+        """Entropy of the distribution, in nats."""
+
+    @abstractmethod
+    def subtract_entropy_gradient(self, work: Array, out: Array) -> bool:
+        """Subtract the gradient of the entropy from `out` (p,); False if it is not finite."""
+
+    @abstractmethod
+    def log_q(self, work: Array, points: Array) -> Array:
+        """Log density (M,) of the distribution at `points` (M, d)."""
+
     def standardize(self, work: Array, points: Array) -> Array:
-        """The noise u that `transform` would send to `points`: `C^{-1}(x - m)`."""
+        """The noise (M, D) that `transform` would send to `points`, where there is just one."""
+        return self._refuse("gives no standardized points")
+
+    def prox_entropy(self, work: Array, stepsize: float) -> None:
+        """Replace `work` by the minimizer over v of `-stepsize H(v) + ||v - work||^2 / 2` (paper, section 2.4)."""
+        self._refuse("has no proximal operator of its entropy; use an optimizer without one")
+
+    def project_scale(self, work: Array, min_scale: float) -> None:
+        """Move `work` to the nearest parameters whose scale is at least `min_scale`."""
+        self._refuse("has no projection; use an optimizer without one")
 
     # ---- parameters ---------------------------------------------------------------------------------------
+    @abstractmethod
+    def initial_flat(self, location: np.ndarray, scale: float) -> np.ndarray:
+        """Flat parameters of a start at `location` (d,) with `scale` for all standard deviations."""
+
+    def embed(self, other: BoundFamily, flat: np.ndarray) -> np.ndarray:
+        """Flat parameters of this family for the distribution that `flat` is in another one.
+
+        Raises
+        ------
+        InputError
+            If this family has no such member.
+        """
+        return self._refuse(f"cannot go on from a fit of the {other.family.name} family")
+
+    def check_flat(self, flat: np.ndarray) -> None:
+        """Raise an InputError unless the flat parameters (p,) are a start with a finite entropy."""
+        if not np.isfinite(self.entropy(self.from_flat(flat))):
+            raise InputError("init: the entropy of the given distribution is not finite.")
+
     def to_flat(self, work: Array) -> Array:
-        """Copy a working vector into the order `[m; nonzeros of C in CSC order]`."""
+        """Copy a working vector into the order that files have."""
         return work.copy()
 
     def from_flat(self, flat: Array) -> Array:
@@ -125,74 +151,29 @@ class BoundFamily(ABC):
         """Flat float64 parameters in host memory, from a working vector anywhere."""
         return to_numpy(self.to_flat(work)).astype(np.float64, copy=False)
 
+    # ---- what a fit tells of it, on the CPU ---------------------------------------------------------------
     def location(self, flat: np.ndarray) -> np.ndarray:
-        """Mean (d,) of the distribution."""
-        return flat[: self.layout.dim].copy()
-
-    def scale_nonzeros(self, flat: np.ndarray) -> np.ndarray:
-        """Nonzeros of the implied scale matrix in CSC order."""
-        return flat[self.layout.dim :]
-
-    def global_scale(self, flat: np.ndarray) -> np.ndarray:
-        """The block C_zz (d_z, d_z), without building the rest of C."""
-        d, d_z = self.layout.dim, self.layout.n_global
-        starts = d + self.family.column_starts(self.layout)
-        block = np.zeros((d_z, d_z))
-        for j in range(d_z):
-            n = min(starts[j + 1] - starts[j], d_z - j)
-            block[j : j + n, j] = flat[starts[j] : starts[j] + n]
-        return block
+        """Mean (d,) of the distribution; by default the point of noise 0."""
+        out = np.empty((1, self.layout.dim), dtype=self.dtype)
+        self.transform(self.from_flat(flat), np.zeros((1, self.noise_dim), dtype=self.dtype), out)
+        return out[0]
 
     def scale(self, flat: np.ndarray) -> csc_array:
-        """The implied scale matrix C as a scipy.sparse.csc_array (d, d)."""
-        from scipy.sparse import csc_array
+        """The scale matrix C (d, d) of the distribution, as a scipy.sparse.csc_array."""
+        return self._refuse("has no scale matrix")
 
-        indptr, indices = self.family.pattern(self.layout)
-        d = self.layout.dim
-        return csc_array((self.scale_nonzeros(flat).copy(), indices, indptr), shape=(d, d))
+    def draw_globals(self, flat: np.ndarray, generator: np.random.Generator, n: int) -> np.ndarray:
+        """Draws (n, d_z) of the globals; by default whole points are drawn for them."""
+        noise = np.empty((n, self.noise_dim), dtype=self.dtype)
+        self.base.fill(generator, noise)
+        points = np.empty((n, self.layout.dim), dtype=self.dtype)
+        self.transform(self.from_flat(flat), noise, points)
+        return points[:, : self.layout.n_global]
 
-    def flat_from_location_scale(self, location: np.ndarray, scale: Any) -> np.ndarray:
-        """Flat parameters of the member with this location and scale.
+    def _refuse(self, what: str) -> NoReturn:
+        raise InputError(f"The {self.family.name} family {what}.")
 
-        Raises
-        ------
-        InputError
-            If `scale` has a nonzero outside the family's pattern.
-        """
-        from scipy.sparse import coo_array
 
-        d = self.layout.dim
-        entries = coo_array(scale)
-        kept = entries.data != 0
-        rows, columns, values = entries.row[kept], entries.col[kept], entries.data[kept]
-        below = rows - columns
-        if np.any((below < 0) | (below >= self.family.column_lengths(self.layout)[columns])):
-            raise InputError(
-                f"init: the given fit's scale has entries that the {self.family.name} family does not have; "
-                "go on with the same family or a larger one."
-            )
-        flat = np.zeros(self.n_params)
-        flat[:d] = location
-        flat[d + self.family.column_starts(self.layout)[columns] + below] = values
-        return flat
-
-    def initial_flat(self, location: np.ndarray, scale: float) -> np.ndarray:
-        """Flat parameters for `C = scale * I` and the given location (d,)."""
-        from scipy.sparse import eye_array
-
-        return self.flat_from_location_scale(location, scale * eye_array(self.layout.dim))
-
-    # ---- entropy and density ------------------------------------------------------------------------------
-    def log_abs_det(self, work: Array) -> float:
-        """`sum_i log|C_ii|` in O(d)."""
-        with np.errstate(divide="ignore"):
-            return float(self.xp.log(abs(work[self.diagonal])).sum(dtype=np.float64))
-
-    def entropy(self, work: Array) -> float:
-        """Entropy of the distribution, `d H(base) + sum_i log|C_ii|`, in nats."""
-        return self.layout.dim * self.base.entropy + self.log_abs_det(work)
-
-    def log_q(self, work: Array, points: Array) -> Array:
-        """Log density of the distribution at `points` (M, d)."""
-        u = self.standardize(work, points)
-        return self.base.log_density(u).sum(axis=1, dtype=np.float64) - self.log_abs_det(work)
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON gives them back."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}

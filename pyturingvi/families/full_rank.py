@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.families.base import BoundFamily, Family
+from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 
@@ -40,12 +40,12 @@ def triangle_pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class FullRank(Family):
+class FullRank(LocationScale):
     """All correlations: C is lower triangular, p = d + d(d+1)/2.
 
     Parameters
     ----------
-    base : "gaussian", "laplace" or ("student_t", nu)
+    base : "gaussian", "laplace", ("student_t", nu) or BaseDistribution
     """
 
     name: ClassVar[str] = "full-rank"
@@ -56,12 +56,16 @@ class FullRank(Family):
     def column_lengths(self, layout: Layout) -> np.ndarray:
         return np.arange(layout.dim, 0, -1)
 
-    def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
+    def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundLocationScale:
         return _BoundFullRank(self, layout, dtype, xp)
 
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart."""
+        return runtime.call(runtime.module.FullRank, self.base_to_julia(runtime))
 
-class _BoundFullRank(BoundFamily):
-    def __init__(self, family: Family, layout: Layout, dtype: Any, xp: ModuleType) -> None:
+
+class _BoundFullRank(BoundLocationScale):
+    def __init__(self, family: LocationScale, layout: Layout, dtype: Any, xp: ModuleType) -> None:
         super().__init__(family, layout, dtype, xp)
         d = layout.dim
         starts = column_starts(d)

@@ -8,18 +8,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.families.base import BoundFamily, Family
+from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 
 
 @dataclass(frozen=True)
-class MeanField(Family):
+class MeanField(LocationScale):
     """Independent coordinates: C is diagonal, p = 2d.
 
     Parameters
     ----------
-    base : "gaussian", "laplace" or ("student_t", nu)
+    base : "gaussian", "laplace", ("student_t", nu) or BaseDistribution
     """
 
     name: ClassVar[str] = "mean-field"
@@ -30,12 +30,16 @@ class MeanField(Family):
     def column_lengths(self, layout: Layout) -> np.ndarray:
         return np.ones(layout.dim, dtype=np.int64)
 
-    def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
+    def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundLocationScale:
         return _BoundMeanField(self, layout, dtype, xp)
 
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart."""
+        return runtime.call(runtime.module.MeanField, self.base_to_julia(runtime))
 
-class _BoundMeanField(BoundFamily):
-    def __init__(self, family: Family, layout: Layout, dtype: Any, xp: ModuleType) -> None:
+
+class _BoundMeanField(BoundLocationScale):
+    def __init__(self, family: LocationScale, layout: Layout, dtype: Any, xp: ModuleType) -> None:
         super().__init__(family, layout, dtype, xp)
         self.diagonal = slice(layout.dim, 2 * layout.dim)
 

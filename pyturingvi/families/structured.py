@@ -14,21 +14,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pyturingvi.errors import InputError
-from pyturingvi.families.base import BoundFamily, Family
 from pyturingvi.families.full_rank import column_starts, triangle_pattern, triangle_size
+from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 
 
 @dataclass(frozen=True)
-class Structured(Family):
+class Structured(LocationScale):
     """Global-local structure: C_zz and each C_{n,n} lower triangular, C_{n,z} dense, all else zero.
 
     p = d + d_z(d_z+1)/2 + N(d_y d_z + d_y(d_y+1)/2).
 
     Parameters
     ----------
-    base : "gaussian", "laplace" or ("student_t", nu)
+    base : "gaussian", "laplace", ("student_t", nu) or BaseDistribution
     standardized : bool
         True: `y_n = m_n + C_{n,z} u_z + C_{n,n} u_n`. False: `y_n = m_n + A_n z + C_{n,n} u_n`, the
         parameterization whose energy need not be convex (paper, section 3.3); location and scale are then
@@ -53,14 +53,15 @@ class Structured(Family):
         d, d_z, d_y = layout.dim, layout.n_global, layout.local_dim
         return np.concatenate([np.arange(d, d - d_z, -1), np.tile(np.arange(d_y, 0, -1), layout.n_local)])
 
-    def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
+    def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundLocationScale:
         return _BoundStructured(self, layout, dtype, xp)
 
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "standardized": self.standardized}
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart."""
+        return runtime.call(runtime.module.Structured, self.base_to_julia(runtime), standardized=self.standardized)
 
 
-class _BoundStructured(BoundFamily):
+class _BoundStructured(BoundLocationScale):
     def __init__(self, family: Structured, layout: Layout, dtype: Any, xp: ModuleType) -> None:
         super().__init__(family, layout, dtype, xp)
         self.standardized = family.standardized

@@ -1,6 +1,9 @@
 """The bundled models, and a wrapper for a log density of your own."""
 
-from pyturingvi.errors import unknown_name
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from pyturingvi.models.base import Model
 from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.models.irt import ItemResponse
@@ -21,12 +24,10 @@ __all__ = [
 ]
 
 
-def model_class(name: str) -> type[Model]:
-    """The model class with this `name`, as written in a saved fit."""
-    known: dict[str, type[Model]] = {
-        cls.name: cls
-        for cls in (IsotropicGaussian, ItemResponse, LogDensity, RobustPoisson, StochasticVolatility, Turing)
-    }
-    if name not in known:
-        raise unknown_name("model", name, known)
-    return known[name]
+for _class in (IsotropicGaussian, ItemResponse, LogDensity, RobustPoisson, StochasticVolatility, Turing):
+    Model.registry.add(_class)
+
+
+def model_class(name: str, description: Mapping[str, Any] = MappingProxyType({})) -> type[Model]:
+    """The model class with this `name`, as written in a saved fit with the description beside it."""
+    return Model.registry.find(name, description)

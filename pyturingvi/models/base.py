@@ -16,12 +16,13 @@ from pyturingvi.models.checks import check_values
 from pyturingvi.models.parts import take_natural
 from pyturingvi.support.arguments import real_array
 from pyturingvi.support.array_namespace import Array, namespace_of
+from pyturingvi.support.registry import Named, Registry
 
 if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
 
 
-class Model(ABC):
+class Model(Named, ABC):
     """A fully normalized log density over `[z, y_1, ..., y_N]` in unconstrained space.
 
     Subclasses implement the underscored methods on checked input; users call the public ones. All arrays with
@@ -57,6 +58,7 @@ class Model(ABC):
     """
 
     name: ClassVar[str] = "model"
+    registry: ClassVar[Registry[Model]] = Registry("model")
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     thread_safe: ClassVar[bool] = False
     no_log_terms: ClassVar[str] = "its class does not define how the log density splits (`_log_terms`)"
@@ -65,8 +67,6 @@ class Model(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "name" not in cls.__dict__:  # an inherited name would pass it off as its parent
-            cls.name = cls.__name__
         cls.label = cls.name
 
     # ---- public interface ---------------------------------------------------------------------------------

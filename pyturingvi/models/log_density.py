@@ -49,7 +49,7 @@ class LogDensity(Model):
     """
 
     name: ClassVar[str] = "log_density"
-    devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
 
     def __init__(self, fn: Function, layout: Layout, names: Sequence[str] | None = None) -> None:
         if not isinstance(layout, Layout):

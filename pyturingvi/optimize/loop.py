@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyturingvi.engines.base import FitSpec, Outcome
 from pyturingvi.models.base import Model
-from pyturingvi.optimize.monitor import RunMonitor, Snapshot
+from pyturingvi.optimize.monitor import Outcome, RunMonitor, Snapshot
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,14 @@ class Stepper(ABC):
     ----------
     done : int
         Updates made.
-    whole : bool
+    params_valid : bool
         False while an update is half made: the parameters are then unusable.
     arrived : bool
         True once the parameters are within the run's `StopWithin`.
     """
 
     done: int = 0
-    whole: bool = True
+    params_valid: bool = True
     arrived: bool = False
 
     @abstractmethod
@@ -71,8 +70,8 @@ class Stepper(ABC):
         """Where the gradient is not finite, in words, after `advance` returned False."""
 
 
-def run_loop(stepper: Stepper, spec: FitSpec, monitor: RunMonitor) -> Outcome:
-    """Make up to `spec.n_iterations` updates, fewer where the stepper arrives.
+def run_loop(stepper: Stepper, monitor: RunMonitor) -> Outcome:
+    """Make up to `monitor.n_iterations` updates, fewer where the stepper arrives.
 
     Returns
     -------
@@ -88,7 +87,7 @@ def run_loop(stepper: Stepper, spec: FitSpec, monitor: RunMonitor) -> Outcome:
     def outcome(status: str, message: str) -> Outcome:
         return Outcome(stepper.params(), stepper.done, status, message, stepper.arrived)
 
-    every, total = spec.elbo_every, spec.n_iterations
+    every, total = monitor.elbo_every, monitor.n_iterations
     status, message = "completed", f"{total} updates made"
     with monitor, np.errstate(all="ignore"):
         try:
@@ -120,12 +119,12 @@ def run_loop(stepper: Stepper, spec: FitSpec, monitor: RunMonitor) -> Outcome:
                     "where the fitted distribution lies. Try a smaller stepsize, or see what your model returns there."
                 )
         except Exception as error:  # a user's callback or log density failed: what has been fitted so far is kept
-            if stepper.whole:
+            if stepper.params_valid:
                 words = f"{type(error).__name__} after {stepper.done} of {total} updates"
                 monitor.partial = outcome("interrupted", words)
             raise
         finally:
-            if status != "diverged" and stepper.whole:
+            if status != "diverged" and stepper.params_valid:
                 monitor.save(stepper.snapshot)
     return outcome(status, message)
 

@@ -58,6 +58,22 @@ def fit_bytes(
 _ELBO_BYTES = 3 * 8
 
 
+def check_draws_memory(n: int, dim: int, what: str) -> None:
+    """Refuse n draws of `dim` numbers that will not fit in the memory that is free: noise, points and natural values.
+
+    Raises
+    ------
+    MemoryLimitError
+        With the bytes needed and the bytes there are.
+    """
+    needed, have = 3 * 8 * n * dim, available_memory()
+    if needed > have:
+        raise MemoryLimitError(
+            f"{what} with n={n:,} at d={dim:,} needs {needed:,} bytes ({needed / 2**30:.1f} GiB) at its peak; {have:,} "
+            f"bytes ({have / 2**30:.1f} GiB) are free. Nothing was allocated; draw fewer at a time."
+        )
+
+
 def nuts_bytes(dim: int, n_chains: int, n_draws: int) -> int:
     """Bytes of NUTS at its peak: the draws in Julia, a copy on their way, and NumPy's; and a sampler for each chain.
 

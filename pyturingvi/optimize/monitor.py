@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pyturingvi.engines.base import FitSpec, Outcome
 from pyturingvi.errors import InputError
 from pyturingvi.support.archive import damaged, read_archive, write_archive
 from pyturingvi.support.interrupts import DeferredInterrupt
@@ -26,6 +25,18 @@ class Snapshot:
 
     iteration: int
     vectors: dict[str, np.ndarray]
+    scalars: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    """What a run hands back: flat parameters, updates made, how it ended and why, and whether at `StopWithin`."""
+
+    params: np.ndarray
+    n_updates: int
+    status: str
+    message: str
+    arrived: bool = False
 
 
 class RunMonitor:
@@ -33,6 +44,8 @@ class RunMonitor:
 
     Parameters
     ----------
+    description : mapping
+        All that determines the fit's numbers, as `FitSpec.to_json` gives it; a checkpoint must have the same.
     callback : callable or None
         Called with `(iteration, elbo)` at each ELBO estimate; a true answer stops the run.
     checkpoint : Path or None
@@ -41,18 +54,20 @@ class RunMonitor:
 
     def __init__(
         self,
-        spec: FitSpec,
+        description: Mapping[str, Any],
         progress: bool = False,
         callback: Callable[[int, float], Any] | None = None,
         checkpoint: Path | None = None,
         checkpoint_seconds: float = 30.0,
     ) -> None:
-        self.spec = spec
+        self.description = dict(description)
+        self.n_iterations: int = description["n_iterations"]
+        self.elbo_every: int = description["elbo_every"]
         self.rows: list[tuple[int, float, float, float]] = []
         self.interrupt = DeferredInterrupt()
         self.stopped_by_callback = False
         self.partial: Outcome | None = None  # what a run had when an exception ended it
-        self._progress = progress
+        self._progress = progress and sys.stderr is not None  # a service may have no standard error
         self._callback = callback
         self._checkpoint = checkpoint
         self._checkpoint_seconds = checkpoint_seconds
@@ -69,9 +84,9 @@ class RunMonitor:
             from tqdm.auto import tqdm
 
             self._bar = tqdm(
-                total=self.spec.n_iterations,
+                total=self.n_iterations,
                 initial=self._shown,
-                desc=f"{self.spec.model} {self.spec.family['family']}",
+                desc=f"{self.description['model']} {self.description['family']['family']}",
                 unit="it",
                 dynamic_ncols=True,
                 mininterval=0.2 if sys.stderr.isatty() else 10.0,  # a log file wants few lines
@@ -106,7 +121,7 @@ class RunMonitor:
     def tick(self, iteration: int, snapshot: Callable[[], Snapshot]) -> None:
         """Tell that `iteration` updates are made; shows progress and writes a checkpoint when one is due."""
         now = time.perf_counter()
-        if now - self._last_tick < 0.1 and iteration < self.spec.n_iterations:
+        if now - self._last_tick < 0.1 and iteration < self.n_iterations:
             return
         self._last_tick = now
         if self._bar is not None:
@@ -123,8 +138,9 @@ class RunMonitor:
         snapshot = take_snapshot()
         header = {
             "kind": _CHECKPOINT,
-            "spec": self.spec.to_json(),
+            "spec": self.description,
             "iteration": snapshot.iteration,
+            "scalars": snapshot.scalars,
             "seconds": self.seconds,
         }
         rows = np.array(self.rows, dtype=np.float64).reshape(-1, 4)
@@ -139,8 +155,8 @@ class RunMonitor:
             )
         self._last_checkpoint = time.perf_counter()
 
-    def resume(self) -> Snapshot | None:
-        """The state in the checkpoint file, or None where there is no file yet.
+    def resume(self, names: Sequence[str]) -> Snapshot | None:
+        """The state in the checkpoint file, with vectors of these names, or None where there is no file yet.
 
         Raises
         ------
@@ -152,28 +168,28 @@ class RunMonitor:
         header, arrays = read_archive(
             self._checkpoint, _CHECKPOINT, "checkpoint", ["spec", "iteration", "seconds"], ["rows"]
         )
-        then, now = header["spec"], self.spec.to_json()
-        free = {"n_iterations"} if self.spec.noise is None else set()
-        different = [key for key in now if then.get(key) != now[key] and key not in free]
+        then, now = header["spec"], self.description
+        free = {"n_iterations"} if now.get("noise") is None else set()
+        # a setting that the writer did not know yet had its default there, which is None
+        different = [key for key in {**now, **then} if then.get(key) != now.get(key) and key not in free]
         if different:
-            listed = "; ".join(f"{key} was {then.get(key)!r}, is {now[key]!r}" for key in different)
+            listed = "; ".join(f"{key} was {then.get(key)!r}, is {now.get(key)!r}" for key in different)
             raise InputError(
                 f"checkpoint: {str(self._checkpoint)!r} belongs to another fit ({listed}). "
                 "Use the same settings to go on with it, or another path to start anew."
             )
-        if header["iteration"] > self.spec.n_iterations:
+        if header["iteration"] > self.n_iterations:
             raise InputError(
                 f"checkpoint: {str(self._checkpoint)!r} already holds {header['iteration']} updates, more than "
-                f"n_iterations={self.spec.n_iterations}."
+                f"n_iterations={self.n_iterations}."
             )
         rows = arrays.pop("rows")
-        vectors = ["params", *(f"slot{k}" for k in range(self.spec.rule.n_slots))]
-        for name in [*vectors, "average"] if self.spec.averaging else vectors:
+        for name in names:
             if name not in arrays:
                 raise damaged(self._checkpoint, "checkpoint", f"it has no {name!r}")
         # the rows an uninterrupted run would have by now: the last one may come from a cut-short estimate
-        every, last = self.spec.elbo_every, int(header["iteration"])
+        every, last = self.elbo_every, int(header["iteration"])
         self.rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in rows if i < last and i % every == 0]
         self._earlier_seconds = float(header["seconds"])
         self._shown = int(header["iteration"])
-        return Snapshot(int(header["iteration"]), arrays)
+        return Snapshot(int(header["iteration"]), arrays, header.get("scalars", {}))

@@ -27,24 +27,23 @@ def generator(xp: ModuleType, seed: int, *place: int) -> Any:
 
 
 class NoiseStream:
-    """Draws (M, d) for each iteration, a block of iterations at a time, the next block in the background."""
+    """Draws of shape (M, D) for each iteration, a block of iterations at a time, the next block in the background."""
 
     def __init__(
         self,
         base: BaseDistribution,
         seed: int,
-        n_samples: int,
-        dim: int,
+        shape: tuple[int, int],
         n_iterations: int,
         dtype: np.dtype,
         xp: ModuleType,
         workers: Workers,
     ) -> None:
         self.base, self.seed, self.xp, self.dtype = base, seed, xp, dtype
-        self.shape = (n_samples, dim)
+        self.shape = shape
         self.n_iterations = n_iterations
         # the block length is part of what the seed means: it may depend on shapes alone
-        row_bytes = 8 * n_samples * dim
+        row_bytes = 8 * shape[0] * shape[1]
         self.rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // row_bytes))
         self._workers = workers
         self._block_number = -1
@@ -52,7 +51,7 @@ class NoiseStream:
         self._next: Future[Array] | None = None
 
     def draw(self, iteration: int) -> Array:
-        """Noise (M, d) of the update `iteration`, counted from 0."""
+        """Noise (M, D) of the update `iteration`, counted from 0."""
         number, row = divmod(iteration, self.rows)
         if number != self._block_number:
             if self._next is not None and number == self._block_number + 1:
@@ -76,11 +75,11 @@ class NoiseStream:
 
 
 class GivenNoise:
-    """A user's `noise=` array (T, M, d) in place of the generator."""
+    """A user's `noise=` array (T, M, D) in place of the generator."""
 
     def __init__(self, noise: np.ndarray, dtype: np.dtype, xp: ModuleType) -> None:
         self.noise, self.dtype, self.xp = noise, dtype, xp
 
     def draw(self, iteration: int) -> Array:
-        """Noise (M, d) of the update `iteration`, counted from 0."""
+        """Noise (M, D) of the update `iteration`, counted from 0."""
         return self.xp.asarray(np.ascontiguousarray(self.noise[iteration]), dtype=self.dtype)

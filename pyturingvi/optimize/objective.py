@@ -1,4 +1,4 @@
-"""Monte Carlo gradient of the negative ELBO (or the energy alone) and the ELBO estimate."""
+"""Monte Carlo draws with their gradients, the gradient of the negative ELBO, and the ELBO estimate."""
 
 from __future__ import annotations
 
@@ -23,6 +23,43 @@ def elbo_chunk(bound: BoundFamily, n_samples: int) -> int:
     return max(1, min(n_samples, _CHUNK_BYTES[bound.xp.__name__] // row))
 
 
+class Batch:
+    """What an update rests on: draws of a family's member, and the slopes of the log density there.
+
+    Attributes
+    ----------
+    bound : BoundFamily
+    noise : (M, D) array
+    points : (M, d) array
+        What `bound.transform` made of the noise.
+    slopes : (M, d) array
+        Gradient of the log density at each point; `gradient` overwrites it.
+    """
+
+    def __init__(self, bound: BoundFamily, n_samples: int) -> None:
+        xp, shape = bound.xp, (n_samples, bound.layout.dim)
+        self.bound = bound
+        self.noise: Array = None
+        self.points = xp.empty(shape, dtype=bound.dtype)
+        self.slopes = xp.empty(shape, dtype=bound.dtype)
+        self._gradient: Array = None
+
+    def gradient(self, work: Array, energy_only: bool = False) -> Array | None:
+        """Gradient (p,) of the negative ELBO at `work`, or None if it is not finite; to be asked for once.
+
+        Parameters
+        ----------
+        energy_only : bool
+            Leave the entropy out (for the proximal operator).
+        """
+        if self._gradient is None:
+            self._gradient = self.bound.xp.empty_like(work)
+        slopes, out = self.slopes, self._gradient
+        slopes *= -1.0 / slopes.shape[0]
+        self.bound.pullback(work, self.noise, self.points, slopes, out)
+        return out if energy_only or self.bound.subtract_entropy_gradient(work, out) else None
+
+
 class Objective:
     """One model under one family, with its buffers.
 
@@ -30,22 +67,19 @@ class Objective:
     ----------
     n_samples : int
         Monte Carlo samples M of a gradient.
-    energy_only : bool
-        Leave the entropy out of the gradient (for the proximal operator).
     """
 
-    def __init__(self, model: Model, bound: BoundFamily, n_samples: int, energy_only: bool, workers: Workers) -> None:
-        xp, d = bound.xp, bound.layout.dim
+    def __init__(self, model: Model, bound: BoundFamily, n_samples: int, workers: Workers) -> None:
         self.model, self.bound, self.workers = model, bound, workers
-        self.energy_only = energy_only
-        self.points = xp.empty((n_samples, d), dtype=bound.dtype)
-        self.slopes = xp.empty((n_samples, d), dtype=bound.dtype)
-        split = xp is np and model.thread_safe and n_samples * model.work_per_point >= _SPLIT_FROM
+        self.batch = Batch(bound, n_samples)
+        split = bound.xp is np and model.thread_safe and n_samples * model.work_per_point >= _SPLIT_FROM
         self._pieces = [slice(i, i + 1) for i in range(n_samples)] if split else None
 
-    def gradient(self, work: Array, noise: Array, out: Array) -> bool:
-        """Write the gradient (p,) at `work` into `out`; False if it is not finite (`out` is then unusable)."""
-        points, slopes = self.points, self.slopes
+    def evaluate(self, work: Array, noise: Array) -> bool:
+        """Fill the batch with the points of `noise` and the slopes there; False if these are not finite."""
+        batch = self.batch
+        points, slopes = batch.points, batch.slopes
+        batch.noise = noise
         self.bound.transform(work, noise, points)
         if self._pieces is None:
             self.model._gradient(points, slopes)
@@ -53,17 +87,11 @@ class Objective:
             self.workers.map(lambda s: self.model._gradient(points[s], slopes[s]), self._pieces)
         # the squared norm overflows wherever an optimizer's second moment would, and is one fast pass
         flat = slopes.ravel()
-        if not math.isfinite(float(flat @ flat)):
-            return False
-        slopes *= -1.0 / slopes.shape[0]
-        self.bound.pullback(work, noise, points, slopes, out)
-        if not self.energy_only:
-            diagonal = self.bound.diagonal
-            inverse = 1.0 / work[diagonal]
-            if not math.isfinite(float(inverse @ inverse)):
-                return False
-            out[diagonal] -= inverse
-        return True
+        return math.isfinite(float(flat @ flat))
+
+    def gradient(self, work: Array, noise: Array, energy_only: bool = False) -> Array | None:
+        """`Batch.gradient` (p,) for these draws, in a buffer that the next call overwrites; None if not finite."""
+        return self.batch.gradient(work, energy_only) if self.evaluate(work, noise) else None
 
     def elbo(
         self,
@@ -85,9 +113,9 @@ class Objective:
         def part(k: int) -> Array | None:
             if k and interrupted():
                 return None
-            noise = xp.empty((sizes[k], bound.layout.dim), dtype=bound.dtype)
+            noise = xp.empty((sizes[k], bound.noise_dim), dtype=bound.dtype)
             bound.base.fill(generator(xp, seed, ELBO_STREAM, iteration, k), noise)
-            points = xp.empty_like(noise)
+            points = xp.empty((sizes[k], bound.layout.dim), dtype=bound.dtype)
             bound.transform(work, noise, points)
             return self.model._log_density(points)
 

@@ -1,7 +1,7 @@
-"""Update rules: Adam, SGD, proximal SGD and projected SGD.
+"""Update rules: Adam, SGD, proximal SGD and projected SGD, and what one of your own is made of.
 
-A rule is a frozen description. `start` gives its state for one parameter vector; `step` updates that vector in
-place, over slices that stay in cache.
+A rule is a frozen description. `start` gives its state for one run; the state's `update` changes the parameters in
+place, from a batch of draws with the slopes of the log density there.
 """
 
 from __future__ import annotations
@@ -10,36 +10,47 @@ import math
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
+from types import ModuleType
 from typing import Any, ClassVar
 
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.families.base import BoundFamily
+from pyturingvi.optimize.objective import Batch
+from pyturingvi.optimize.operators import Operator, ProximalEntropy, ScaleProjection, operator_from_config
 from pyturingvi.optimize.schedules import Schedule, as_schedule
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.parallel import Workers
+from pyturingvi.support.registry import CLASS_KEY, Named, Registry, defines
 
 _SLICE = 32_768  # entries: parameters, gradient, moments and scratch of one slice fit in a core's L2 cache
 _PARALLEL_FROM = 500_000  # below this, handing slices to threads costs more than it gains
 
 
 @dataclass(frozen=True)
-class Rule(ABC):
+class Rule(Named, ABC):
     """An update rule with its stepsize.
 
     Parameters
     ----------
     stepsize : float or schedule
         A number above 0, or `tv.step_decay(...)`.
+    operator : Operator, optional
+        What follows each step: `tv.optimize.ProximalEntropy()` or `tv.optimize.ScaleProjection(...)`.
     """
 
     stepsize: Any
-    name: ClassVar[str]
-    n_slots: ClassVar[int] = 0
-    energy_only: ClassVar[bool] = False  # True: the entropy enters through a proximal operator, not the gradient
+    operator: Operator | None = field(default=None, kw_only=True)
+    registry: ClassVar[Registry[Rule]] = Registry("rule")
+    n_slots: ClassVar[int] = 0  # vectors of p numbers that the state keeps: counted in the memory of a fit
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stepsize", as_schedule(self.stepsize, type(self).__name__))
+        if self.operator is not None and not isinstance(self.operator, Operator):
+            raise InputError(
+                f"{type(self).__name__}: operator must be tv.optimize.ProximalEntropy(), "
+                f"tv.optimize.ScaleProjection(...) or None, got {self.operator!r}."
+            )
 
     @property
     def schedule(self) -> Schedule:
@@ -48,58 +59,110 @@ class Rule(ABC):
 
     def config(self) -> dict[str, Any]:
         """JSON-able description; `rule_from_config` reads it."""
-        return {"rule": self.name, "stepsize": self.schedule.config()}
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        operator = given.pop("operator", None)
+        followed = {} if operator is None else {"operator": operator.config()}
+        return {"rule": self.name, **self.registry.tag(self), **given, "stepsize": self.schedule.config(), **followed}
 
     @abstractmethod
     def start(self, bound: BoundFamily, workers: Workers) -> RuleState:
-        """State for the parameters of `bound`, at zero."""
+        """The state of a run on the parameters of `bound`, before the first update."""
+
+    def operator_to_julia(self, runtime: Any) -> Any:
+        """The Julia counterpart of the operator, None for none, or an error that names the one without."""
+        if self.operator is None:
+            return None
+        if not defines(self.operator, "to_julia"):
+            raise InputError(f"engine='julia' has no operator {type(self.operator).__name__}; use engine='numpy'.")
+        return self.operator.to_julia(runtime)  # type: ignore[attr-defined]
 
 
-class RuleState:
-    """A rule at work: `slots` are what must be kept (with the parameters) to go on exactly."""
+class RuleState(ABC):
+    """A rule at work.
 
-    def __init__(self, rule: Rule, bound: BoundFamily, workers: Workers) -> None:
-        xp, p = bound.xp, bound.n_params
-        self.schedule = rule.schedule
+    Attributes
+    ----------
+    slots : list of (p,) arrays
+        Vectors in working order that must be kept to go on exactly.
+    scalars : dict of float
+        Numbers that must be kept likewise.
+    """
+
+    def __init__(self, rule: Rule, bound: BoundFamily) -> None:
         self.bound = bound
-        self.workers = workers
-        self.slots: list[Array] = [xp.zeros(p, dtype=bound.dtype) for _ in range(rule.n_slots)]
-        step = _SLICE if xp.__name__ == "numpy" else p
-        slices = [slice(i, min(i + step, p)) for i in range(0, p, step)]
+        self.schedule = rule.schedule
+        self.operator = rule.operator
+        self.energy_only = rule.operator is not None and rule.operator.energy_only
+        self.slots: list[Array] = [bound.xp.zeros(bound.n_params, dtype=bound.dtype) for _ in range(rule.n_slots)]
+        self.scalars: dict[str, float] = {}
+
+    def update(self, work: Array, batch: Batch, iteration: int) -> bool:
+        """Make update number `iteration`, counted from 1; False, with `work` as it was, if it would not be finite."""
+        if not self.step(work, batch, iteration):
+            return False
+        if self.operator is not None:
+            self.operator.apply(self.bound, work, self.schedule(iteration))
+        return True
+
+    @abstractmethod
+    def step(self, work: Array, batch: Batch, iteration: int) -> bool:
+        """The update without its operator."""
+
+
+# ---- elementwise rules --------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ElementwiseRule(Rule):
+    """A rule that treats each parameter by itself, given its gradient; one of your own overrides `move`."""
+
+    def constants(self, iteration: int) -> tuple[float, ...]:
+        """Numbers that all parameters share in update `iteration`; by default the stepsize alone."""
+        return (self.schedule(iteration),)
+
+    @abstractmethod
+    def move(
+        self, xp: ModuleType, x: Array, g: Array, slots: list[Array], scratch: Array, constants: tuple[float, ...]
+    ) -> None:
+        """Update a slice x of the parameters in place, given its gradient g, slots, and a buffer of its length."""
+
+    def start(self, bound: BoundFamily, workers: Workers) -> RuleState:
+        return ElementwiseState(self, bound, workers)
+
+
+class ElementwiseState(RuleState):
+    """An elementwise rule at work, over slices that stay in cache."""
+
+    def __init__(self, rule: ElementwiseRule, bound: BoundFamily, workers: Workers) -> None:
+        super().__init__(rule, bound)
+        self.rule, self.workers = rule, workers
+        xp, p = bound.xp, bound.n_params
+        length = _SLICE if xp.__name__ == "numpy" else p
+        slices = [slice(i, min(i + length, p)) for i in range(0, p, length)]
         n_groups = workers.n if p >= _PARALLEL_FROM else 1
         size = -(-len(slices) // n_groups)
         self._groups = [slices[i : i + size] for i in range(0, len(slices), size)]
-        self._scratch = [xp.empty(min(step, p), dtype=bound.dtype) for _ in self._groups]
+        self._scratch = [xp.empty(min(length, p), dtype=bound.dtype) for _ in self._groups]
 
-    def step(self, work: Array, gradient: Array, iteration: int) -> None:
-        """Update `work` in place; `iteration` counts from 1."""
-        constants = self._constants(iteration)
+    def step(self, work: Array, batch: Batch, iteration: int) -> bool:
+        gradient = batch.gradient(work, self.energy_only)
+        if gradient is None:
+            return False
+        constants = self.rule.constants(iteration)
+        xp, move = self.bound.xp, self.rule.move
 
         def group(k: int) -> None:
             for s in self._groups[k]:
                 scratch = self._scratch[k][: s.stop - s.start]
-                self._update(work[s], gradient[s], [slot[s] for slot in self.slots], scratch, constants)
+                move(xp, work[s], gradient[s], [slot[s] for slot in self.slots], scratch, constants)
 
         if len(self._groups) == 1:
             group(0)
         else:
             self.workers.map(group, range(len(self._groups)))
-        self._finish(work, iteration)
-
-    def _constants(self, iteration: int) -> tuple[float, ...]:
-        return (self.schedule(iteration),)
-
-    def _update(self, x: Array, g: Array, slots: list[Array], scratch: Array, constants: tuple[float, ...]) -> None:
-        self.bound.xp.multiply(g, constants[0], out=scratch)
-        x -= scratch
-
-    def _finish(self, work: Array, iteration: int) -> None:
-        """What follows the gradient step: a proximal operator or a projection."""
+        return True
 
 
-# ---- Adam -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Adam(Rule):
+class Adam(ElementwiseRule):
     """Adam on the negative ELBO (Kingma and Ba, 2015).
 
     Parameters
@@ -109,6 +172,7 @@ class Adam(Rule):
         Decay of the two moments, in [0, 1).
     epsilon : float
         Added to the root of the second moment, above 0.
+    operator : Operator, optional
     """
 
     stepsize: Any = 1e-3
@@ -126,29 +190,18 @@ class Adam(Rule):
                 raise InputError(f"Adam: {key} must lie in [0, 1), got {value!r}.")
         if not (isinstance(self.epsilon, numbers.Real) and 0 < float(self.epsilon) < math.inf):
             raise InputError(f"Adam: epsilon must be a finite number above 0, got {self.epsilon!r}.")
+        for key in ("beta1", "beta2", "epsilon"):
+            object.__setattr__(self, key, float(getattr(self, key)))
 
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), **{key: float(getattr(self, key)) for key in ("beta1", "beta2", "epsilon")}}
+    # The slots hold m/(1 - beta1) and v/(1 - beta2): the missing factors join the bias corrections, saving passes.
+    def constants(self, iteration: int) -> tuple[float, ...]:
+        first = (1 - self.beta1) / (1 - self.beta1**iteration)
+        second = math.sqrt((1 - self.beta2) / (1 - self.beta2**iteration))
+        return self.beta1, self.beta2, self.epsilon / second, self.schedule(iteration) * first / second
 
-    def start(self, bound: BoundFamily, workers: Workers) -> RuleState:
-        return _AdamState(self, bound, workers)
-
-
-class _AdamState(RuleState):
-    """Slots hold m/(1 - beta1) and v/(1 - beta2): the missing factors join the bias corrections, saving passes."""
-
-    def __init__(self, rule: Adam, bound: BoundFamily, workers: Workers) -> None:
-        super().__init__(rule, bound, workers)
-        self.rule = rule
-
-    def _constants(self, iteration: int) -> tuple[float, ...]:
-        rule = self.rule
-        first = (1 - rule.beta1) / (1 - rule.beta1**iteration)
-        second = math.sqrt((1 - rule.beta2) / (1 - rule.beta2**iteration))
-        return rule.beta1, rule.beta2, rule.epsilon / second, self.schedule(iteration) * first / second
-
-    def _update(self, x: Array, g: Array, slots: list[Array], scratch: Array, constants: tuple[float, ...]) -> None:
-        xp = self.bound.xp
+    def move(
+        self, xp: ModuleType, x: Array, g: Array, slots: list[Array], scratch: Array, constants: tuple[float, ...]
+    ) -> None:
         m, v = slots
         beta1, beta2, epsilon, rate = constants
         m *= beta1
@@ -162,52 +215,54 @@ class _AdamState(RuleState):
         scratch *= rate
         x -= scratch
 
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart, the stepsize left out."""
+        settings = {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon}
+        return runtime.call(runtime.module.adam, self.operator_to_julia(runtime), **settings)
 
-# ---- SGD and its two relatives ----------------------------------------------------------------------------
+
 @dataclass(frozen=True)
-class SGD(Rule):
+class SGD(ElementwiseRule):
     """Plain stochastic gradient descent on the negative ELBO.
 
     Parameters
     ----------
     stepsize : float or schedule
+    operator : Operator, optional
     """
 
     name: ClassVar[str] = "sgd"
 
-    def start(self, bound: BoundFamily, workers: Workers) -> RuleState:
-        return RuleState(self, bound, workers)
+    def move(
+        self, xp: ModuleType, x: Array, g: Array, slots: list[Array], scratch: Array, constants: tuple[float, ...]
+    ) -> None:
+        xp.multiply(g, constants[0], out=scratch)
+        x -= scratch
+
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart, the stepsize left out."""
+        return runtime.call(runtime.module.sgd, self.operator_to_julia(runtime))
 
 
 @dataclass(frozen=True)
-class ProximalSGD(Rule):
+class ProximalSGD(SGD):
     """SGD on the energy, then the proximal operator of the entropy (paper, section 2.4).
-
-    `C_ii <- C_ii + (sqrt(C_ii^2 + 4 gamma) - C_ii)/2` keeps the diagonal positive.
 
     Parameters
     ----------
     stepsize : float or schedule
     """
 
+    operator: Operator = field(default=ProximalEntropy(), init=False)
     name: ClassVar[str] = "proximal-sgd"
-    energy_only: ClassVar[bool] = True
 
-    def start(self, bound: BoundFamily, workers: Workers) -> RuleState:
-        return _ProximalState(self, bound, workers)
-
-
-class _ProximalState(RuleState):
-    def _finish(self, work: Array, iteration: int) -> None:
-        # the two roots of v^2 - c v - gamma have product -gamma: neither sign of c cancels, and none overflows
-        xp, gamma = self.bound.xp, self.schedule(iteration)
-        c = work[self.bound.diagonal]
-        larger = 0.5 * (abs(c) + xp.hypot(c, 2 * math.sqrt(gamma)))
-        work[self.bound.diagonal] = xp.where(c > 0, larger, gamma / larger)
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart, the stepsize left out."""
+        return runtime.call(runtime.module.sgd, self.operator_to_julia(runtime))
 
 
 @dataclass(frozen=True)
-class ProjectedSGD(Rule):
+class ProjectedSGD(SGD):
     """SGD on the negative ELBO, then a projection that keeps `C_ii >= min_scale`.
 
     Parameters
@@ -218,35 +273,28 @@ class ProjectedSGD(Rule):
     """
 
     min_scale: float = 1e-5
+    operator: Operator = field(default=ScaleProjection(), init=False)
     name: ClassVar[str] = "projected-sgd"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not (isinstance(self.min_scale, numbers.Real) and 0 < self.min_scale < math.inf):
             raise InputError(f"ProjectedSGD: min_scale must be a finite number above 0, got {self.min_scale!r}.")
+        object.__setattr__(self, "min_scale", float(self.min_scale))
+        object.__setattr__(self, "operator", ScaleProjection(self.min_scale))
+        super().__post_init__()
 
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "min_scale": float(self.min_scale)}
-
-    def start(self, bound: BoundFamily, workers: Workers) -> RuleState:
-        return _ProjectedState(self, bound, workers)
-
-
-class _ProjectedState(RuleState):
-    def __init__(self, rule: ProjectedSGD, bound: BoundFamily, workers: Workers) -> None:
-        super().__init__(rule, bound, workers)
-        self.min_scale = rule.min_scale
-
-    def _finish(self, work: Array, iteration: int) -> None:
-        diagonal = self.bound.diagonal
-        work[diagonal] = self.bound.xp.maximum(work[diagonal], self.min_scale)
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart, the stepsize left out."""
+        return runtime.call(runtime.module.sgd, self.operator_to_julia(runtime))
 
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Adam, SGD, ProximalSGD, ProjectedSGD)}
+RULES = Rule.registry
+for _class in (Adam, SGD, ProximalSGD, ProjectedSGD):
+    RULES.add(_class)
 
 
-def get_rule(optimizer: Any) -> Rule:
-    """Read the `optimizer=` argument.
+def get_rule(optimizer: Any, stepsize: Any = None) -> Rule:
+    """Read the `optimizer=` argument: a rule, or with a stepsize beside it the name of one.
 
     Raises
     ------
@@ -254,7 +302,14 @@ def get_rule(optimizer: Any) -> Rule:
         If it is not one of the rules.
     """
     if isinstance(optimizer, Rule):
-        return optimizer
+        return optimizer if stepsize is None else replace(optimizer, stepsize=stepsize)
+    if isinstance(optimizer, str):
+        if optimizer not in RULES:
+            raise unknown_name("optimizer", optimizer, RULES)
+        if stepsize is None:
+            name = RULES[optimizer].__name__
+            raise InputError(f"optimizer={optimizer!r} needs a stepsize: tv.{name}(1e-3), or in a grid stepsize=.")
+        return RULES[optimizer](stepsize)
     if isinstance(optimizer, type) and issubclass(optimizer, Rule):
         raise InputError(f"optimizer={optimizer.__name__} is a class: write optimizer=tv.{optimizer.__name__}(1e-3).")
     raise InputError(
@@ -264,6 +319,7 @@ def get_rule(optimizer: Any) -> Rule:
 
 def rule_from_config(config: Mapping[str, Any]) -> Rule:
     """Rebuild a rule from what `Rule.config` gave."""
-    if config["rule"] not in RULES:
-        raise unknown_name("rule", config["rule"], RULES)
-    return RULES[config["rule"]](**{key: value for key, value in config.items() if key != "rule"})
+    options = {key: value for key, value in config.items() if key not in ("rule", CLASS_KEY)}
+    if options.get("operator") is not None:
+        options["operator"] = operator_from_config(options["operator"])
+    return RULES.find(config["rule"], config)(**options)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyturingvi import plots
-from pyturingvi.engines.base import check_engine_name
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.reproduce.tables import read_table
+from pyturingvi.settings import ENGINES
 from pyturingvi.support.files import as_path, check_writable, make_folder
 from pyturingvi.sweeps.pools import check_workers
 
@@ -153,7 +153,8 @@ def reproduce(
     figure = figure_named(name)
     if preset not in figure.presets:
         raise unknown_name("preset", preset, figure.presets)
-    check_engine_name(engine)
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
     if n_workers is not None:
         n_workers = check_workers(n_workers, "n_workers (--workers)")
     _refuse_what_has_no_effect(name, preset, n_workers, cells, data_dir)

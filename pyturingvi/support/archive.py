@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
@@ -96,3 +97,15 @@ def join_state(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefi
     """Inverse of `split_state`."""
     found = {key[len(prefix) :]: value for key, value in arrays.items() if key.startswith(prefix)}
     return {**plain, **found}
+
+
+def digest(*arrays: Any) -> str:
+    """Short SHA-256 of arrays' shapes and bytes, and of plain values."""
+    sha = hashlib.sha256()
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            sha.update(f"{array.dtype.str}{array.shape}".encode())
+            sha.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+        else:
+            sha.update(json.dumps(array, sort_keys=True, default=str).encode())
+    return sha.hexdigest()[:16]

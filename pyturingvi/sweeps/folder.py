@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pyturingvi.engines.base import model_digest
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.models import Model, model_class
+from pyturingvi.settings import model_digest
 from pyturingvi.support.archive import join_state, read_archive, split_state, write_archive
 from pyturingvi.support.files import check_writable, failures_named, make_folder, write_text
 from pyturingvi.sweeps.cell_file import FINISHED, LaterVersion, read_cell

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from pyturingvi.engines.base import digest, model_digest, select_engine
+from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.families import Family, get_family
 from pyturingvi.fitting import fit
@@ -23,6 +23,8 @@ from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.memory import fit_bytes
 from pyturingvi.optimize.rules import RULES, Rule, get_rule
 from pyturingvi.problems import load_problem
+from pyturingvi.settings import Settings, model_digest
+from pyturingvi.support.archive import digest
 from pyturingvi.support.arguments import LARGEST, real_array, whole_number
 from pyturingvi.support.array_namespace import DTYPES
 from pyturingvi.support.files import as_path
@@ -269,7 +271,7 @@ def _rule(wanted: Mapping[str, Any]) -> Rule:
 def _engine(engine: Any, model: Model, resolve: bool) -> str:
     if not resolve and isinstance(engine, str) and engine in ("numpy", "julia"):
         return str(engine)
-    return select_engine(engine, model).name
+    return select_engine(model, Settings.of(engine=engine)).name
 
 
 def _positive(name: str, value: Any) -> float:

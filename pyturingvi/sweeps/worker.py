@@ -15,14 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pyturingvi.engines.base import Outcome, model_digest
 from pyturingvi.errors import DataError, InputError, OutputError
 from pyturingvi.families import family_from_config
 from pyturingvi.fitting import fit
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
+from pyturingvi.optimize.monitor import Outcome
 from pyturingvi.optimize.rules import rule_from_config
 from pyturingvi.result import Fit
+from pyturingvi.settings import model_digest
 from pyturingvi.support.files import check_writable, make_folder
 from pyturingvi.support.interrupts import DeferredInterrupt
 from pyturingvi.sweeps.cell_file import cell_text, json_text
@@ -166,7 +167,7 @@ def _save_fit(found: Fit, trace: dict[str, list[Any]], path: Path) -> None:
     outcome = Outcome(found.params, found.n_updates, found.status, found.message)
     rows = [(*row, math.nan) for row in zip(*trace.values(), strict=True)]
     make_folder(path.parent, "out")
-    Fit(found.model, found.spec, outcome, rows, math.nan, found.versions).save(path)
+    Fit(found.model, found.family, found.spec, outcome, rows, math.nan, found.versions).save(path)
 
 
 @functools.lru_cache(maxsize=2)

@@ -115,13 +115,15 @@ def energy_hessian(model: Model, family: str | Family, params: Any, step: float 
     columns = np.empty((bound.n_params, bound.n_params))
     gradients = np.empty((2, bound.n_params))
     with np.errstate(over="ignore", invalid="ignore"), Workers(1) as workers:
-        objective = Objective(model, bound, 2 * d, energy_only=True, workers=workers)
+        objective = Objective(model, bound, 2 * d, workers)
         for k in range(bound.n_params):
-            for gradient, sign in zip(gradients, (1, -1), strict=True):
+            for out, sign in zip(gradients, (1, -1), strict=True):
                 moved = flat.copy()
                 moved[k] += sign * step
-                if not objective.gradient(bound.from_flat(moved), noise, gradient):
+                gradient = objective.gradient(bound.from_flat(moved), noise, energy_only=True)
+                if gradient is None:
                     raise InputError("params: the gradient is not finite at these parameters.")
+                out[:] = gradient
             columns[k] = bound.to_flat(gradients[0] - gradients[1]) / (2 * step)
     return 0.5 * (columns + columns.T)
 

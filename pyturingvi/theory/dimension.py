@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.errors import InputError
-from pyturingvi.families import Family, get_family
+from pyturingvi.families import Family, get_location_scale
 from pyturingvi.layout import Layout
 from pyturingvi.models import IsotropicGaussian, ItemResponse, Model, RobustPoisson, StochasticVolatility
 from pyturingvi.support.arguments import listed
@@ -138,7 +138,7 @@ def effective_dimensions(model: Model | Layout, family: str | Family, uses: Sequ
     block, so `sum_j delta_{n,j} = d_z + n d_y` (n from 1) and only the last term reaches d.
     """
     layout = checked_layout(model)
-    ends = np.arange(layout.dim) + get_family(family).column_lengths(layout)
+    ends = np.arange(layout.dim) + get_location_scale(family).column_lengths(layout)
     return np.array([_count_columns(ends, rows) for rows in coordinates_used(model, uses)])
 
 

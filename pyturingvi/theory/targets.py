@@ -11,7 +11,7 @@ import numpy as np
 from scipy.linalg import cholesky, eigh, solve, solve_triangular
 
 from pyturingvi.errors import InputError
-from pyturingvi.families import Family, get_family
+from pyturingvi.families import Family, get_location_scale
 from pyturingvi.layout import Layout
 from pyturingvi.models import IsotropicGaussian, LogDensity
 from pyturingvi.support.arguments import listed, real_array
@@ -179,7 +179,7 @@ class QuadraticTarget:
         -------
         (p,) array
         """
-        chosen, d = get_family(family), self.layout.dim
+        chosen, d = get_location_scale(family), self.layout.dim
         ends = np.arange(d) + chosen.column_lengths(self.layout)
         # P = K'K with K = C^{-1} lower triangular: the Cholesky factor of P with its coordinates in reverse order
         inverse = cholesky(self.precision[::-1, ::-1], lower=False)[::-1, ::-1]

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyturingvi.errors import InputError
-from pyturingvi.families import Family, Structured, get_family
+from pyturingvi.families import Family, LocationScale, Structured, get_location_scale
 from pyturingvi.layout import Layout
 from pyturingvi.models import Model
 from pyturingvi.optimize.noise import GRADIENT_STREAM, generator
@@ -160,7 +160,7 @@ def measured_gradient_variance(
     InputError
         For params of another length, or where the gradient is not finite.
     """
-    chosen = get_family(family)
+    chosen = get_location_scale(family)
     if not isinstance(model, Model):
         raise InputError(f"model must be one of tv.models, got {type(model).__name__}.")
     bound = chosen.bind(model.layout)
@@ -172,19 +172,21 @@ def measured_gradient_variance(
     pair = np.empty((2, bound.n_params))
     values = np.empty(n_pairs)
     with np.errstate(over="ignore", invalid="ignore"), Workers(1) as workers:
-        objective = Objective(model, bound, n_samples, energy_only=True, workers=workers)
+        objective = Objective(model, bound, n_samples, workers)
         for k in range(n_pairs):
             for out in pair:
                 bound.base.fill(source, noise)
-                if not objective.gradient(work, noise, out):
+                gradient = objective.gradient(work, noise, energy_only=True)
+                if gradient is None:
                     raise InputError("params: the gradient is not finite at these parameters.")
+                out[:] = gradient
             difference = pair[0] - pair[1]
             values[k] = 0.5 * (difference @ difference)
     return Measured(float(values.mean()), float(values.std(ddof=1) / np.sqrt(n_pairs)))
 
 
-def _location_scale(family: str | Family) -> Family:
-    chosen = get_family(family)
+def _location_scale(family: str | Family) -> LocationScale:
+    chosen = get_location_scale(family)
     if isinstance(chosen, Structured) and not chosen.standardized:
         raise InputError(
             "family: the bound is for parameters (m, C); the non-standardized structured family has (m, A, C). "

@@ -69,11 +69,3 @@ end
 function fill_noise!(rng::AbstractRNG, base::BaseDistribution, out::AbstractArray{<:Real})
     return copyto!(out, fill_noise!(rng, base, Array{Float64}(undef, size(out))))
 end
-
-"""Read a base as Python writes it: a name, or a name and a number."""
-function base_distribution(name::AbstractString, nu::Real=NaN)
-    name == "gaussian" && return Gaussian()
-    name == "laplace" && return Laplace()
-    name == "student_t" && return StudentT(nu)
-    throw(ArgumentError("Unknown base distribution $(repr(name)). Known: gaussian, laplace, student_t."))
-end

@@ -1,33 +1,30 @@
-# Update rules: Adam and SGD from Optimisers.jl, and what follows the step on the diagonal of C.
+# Update rules: Adam and SGD from Optimisers.jl, each with an operator that follows the step.
 
 """
-    Rule(optimiser, energy_only, after)
+    Rule(optimiser, operator)
 
-An Optimisers.jl rule and what is done to the diagonal of C after each step: `after(c, stepsize)` maps each entry.
+An Optimisers.jl rule, and what is done to the parameters after each step (nothing, or an `Operator`).
 """
-struct Rule{O<:Optimisers.AbstractRule,A}
+struct Rule{O<:Optimisers.AbstractRule,A<:Union{Nothing,Operator}}
     optimiser::O
-    energy_only::Bool
-    after::A
+    operator::A
 end
+
+energy_only(rule::Rule) = energy_only(rule.operator)
 
 """Adam on the negative ELBO (Kingma and Ba, 2015)."""
-adam(; beta1=0.9, beta2=0.999, epsilon=1e-8) = Rule(Optimisers.Adam(1.0, (beta1, beta2), epsilon), false, nothing)
+function adam(operator=nothing; beta1=0.9, beta2=0.999, epsilon=1e-8)
+    return Rule(Optimisers.Adam(1.0, (beta1, beta2), epsilon), operator)
+end
 
 """Plain stochastic gradient descent on the negative ELBO."""
-sgd() = Rule(Optimisers.Descent(1.0), false, nothing)
+sgd(operator=nothing) = Rule(Optimisers.Descent(1.0), operator)
 
 """SGD on the energy, then the proximal operator of the entropy (paper, section 2.4)."""
-proximal_sgd() = Rule(Optimisers.Descent(1.0), true, proximal_entry)
+proximal_sgd() = sgd(ProximalEntropy())
 
 """SGD on the negative ELBO, then a projection that keeps `C_ii >= min_scale`."""
-projected_sgd(; min_scale=1e-5) = Rule(Optimisers.Descent(1.0), false, (c, _) -> max(c, oftype(c, min_scale)))
-
-"""The minimizer over v of `-log v + (v - c)^2 / (2 gamma)`, written so that neither sign of c cancels."""
-function proximal_entry(c::T, gamma::Real) where {T<:Real}
-    larger = (abs(c) + hypot(c, T(2 * sqrt(gamma)))) / 2
-    return c > 0 ? larger : T(gamma) / larger
-end
+projected_sgd(; min_scale=1e-5) = sgd(ScaleProjection(min_scale))
 
 # ---- a rule at work -----------------------------------------------------------------------------------------------
 """Number of vectors as long as the parameters that a rule carries from update to update."""
@@ -44,16 +41,7 @@ function step!(
     flat::AbstractVector{T}, slope::AbstractVector{T}, rule::Rule, slots, pattern::ScalePattern, stepsize::Real, iteration::Int
 ) where {T}
     move!(flat, slope, Optimisers.adjust(rule.optimiser, stepsize), slots, iteration)
-    return isnothing(rule.after) ? flat : change_diagonal!(flat, pattern, rule.after, stepsize)
-end
-
-"""Map each diagonal entry c of C to `after(c, stepsize)`."""
-function change_diagonal!(flat::AbstractVector, pattern::ScalePattern, after, stepsize::Real)
-    for k in diagonal(pattern)
-        place = pattern.dim + k
-        flat[place] = after(flat[place], stepsize)
-    end
-    return flat
+    return apply!(flat, pattern, rule.operator, stepsize)
 end
 
 """

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pyturingvi.engines.base import digest
 from pyturingvi.reproduce.figure import FAMILIES
 from pyturingvi.reproduce.synthetic.problem import (
     CURVE_SIZES,
@@ -19,6 +18,7 @@ from pyturingvi.reproduce.synthetic.problem import (
     published_t,
     stepsizes,
 )
+from pyturingvi.support.archive import digest
 
 STATED_SAMPLES = 8
 REPEATS, STATED_REPEATS = 3, 2

@@ -7,17 +7,13 @@ updates made minus one; both were found by simulation, and the tests show the fi
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.engines.base import Engine, FitSpec
-from pyturingvi.families import get_family
+from pyturingvi.fitting import fit
 from pyturingvi.models.gaussian import IsotropicGaussian
-from pyturingvi.optimize.loop import StopWithin
-from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.optimize.rules import ProximalSGD
 from pyturingvi.reproduce.tables import published
 from pyturingvi.support.interrupts import interrupts_raised
@@ -132,38 +128,20 @@ def updates_to_accuracy(
     -------
     Reached
     """
-    model = IsotropicGaussian(n)
-    chosen = get_family(family)
-    bound = chosen.bind(model.layout)
-    optimum = bound.initial_flat(np.full(model.dim, model.mean), math.sqrt(model.variance))
-    spec = FitSpec(
-        model=model.label,
-        model_digest="",
-        family=chosen.config(),
-        optimizer=ProximalSGD(stepsize).config(),
-        n_iterations=max_updates,
-        n_samples=n_samples,
-        elbo_every=max_updates + 1,
-        elbo_samples=1,
-        init={"location": 0.0, "scale": 1.0},
-        seed=seed,
-        engine=engine,
-        device="cpu",
-        dtype="float64",
-        noise=None,
-        averaging=None,
-    )
-    initial = bound.initial_flat(np.zeros(model.dim), 1.0)
     with interrupts_raised():
-        outcome = _engine(engine).run(model, spec, initial, None, RunMonitor(spec), StopWithin(optimum, epsilon))
-    return Reached(outcome.n_updates if outcome.arrived else None, outcome.status == "diverged")
-
-
-def _engine(name: str) -> Engine:
-    if name == "julia":
-        from pyturingvi.engines.julia_engine import JuliaEngine
-
-        return JuliaEngine()
-    from pyturingvi.engines.numpy_engine import NumpyEngine
-
-    return NumpyEngine(n_threads=1)  # runs are many and small, so the machine's cores belong to a sweep over them
+        found = fit(
+            IsotropicGaussian(n),
+            family,
+            ProximalSGD(stepsize),
+            n_iterations=max_updates,
+            n_samples=n_samples,
+            elbo_every=max_updates + 1,
+            elbo_samples=1,
+            init_scale=1.0,
+            seed=seed,
+            engine=engine,
+            progress=False,
+            n_threads=1,  # runs are many and small, so the machine's cores belong to a sweep over them
+            stop_within=epsilon,
+        )
+    return Reached(found.n_updates if found.arrived else None, found.status == "diverged")

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from pyturingvi.engines.base import digest, select_engine
+from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import OutputError
 from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.reproduce.figure import Job
 from pyturingvi.reproduce.synthetic.plan import Key, Run, plan
 from pyturingvi.reproduce.synthetic.problem import MAX_UPDATES, Reached, updates_to_accuracy
 from pyturingvi.reproduce.tasks import run_tasks
+from pyturingvi.settings import Settings
+from pyturingvi.support.archive import digest
 from pyturingvi.support.files import write_table
 from pyturingvi.sweeps.pools import default_workers
 
@@ -77,7 +79,7 @@ def compute(job: Job) -> None:
     """
     import pandas as pd
 
-    engine = select_engine(job.engine, IsotropicGaussian(1), n_threads=1).name
+    engine = select_engine(IsotropicGaussian(1), Settings(engine=job.engine)).name
     path, written = job.file("runs"), -math.inf
     with _no_other_call(path):
         runs = read_runs(job) if path.is_file() else pd.DataFrame(columns=COLUMNS)

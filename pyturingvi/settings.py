@@ -1,0 +1,212 @@
+"""The settings of a fit, with their defaults and checks, and its description for files and messages."""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.families import Family, Structured, get_family
+from pyturingvi.models.base import Model
+from pyturingvi.optimize.averaging import PolynomialAveraging
+from pyturingvi.optimize.rules import Adam, Rule, get_rule
+from pyturingvi.support.archive import digest
+from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
+from pyturingvi.support.array_namespace import DTYPES
+
+ENGINES = ("auto", "numpy", "julia")
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a fit of any model can be told; the defaults are the paper's protocol for real data (section 4.2).
+
+    Parameters
+    ----------
+    family : {"mean-field", "structured", "full-rank"} or Family
+    optimizer : Rule, or the name of one
+    stepsize : float or schedule, optional
+        Replaces the optimizer's; the name of an optimizer needs it.
+    n_iterations, n_samples, elbo_every, elbo_samples : int
+    init_location : float or (d,) array
+    init_scale : float
+    seed : int
+    engine : {"auto", "numpy", "julia"}
+    device : {"cpu", "cuda"}
+    dtype : {"float64", "float32"}
+    averaging : PolynomialAveraging, optional
+    stop_within : float, optional
+        End after the first update whose parameters lie within this squared distance of the optimum, which the model
+        must know: for experiments (paper, section 4.1).
+
+    Raises
+    ------
+    InputError
+        For the first that cannot be used.
+    """
+
+    family: Family = field(default_factory=Structured)
+    optimizer: Rule = field(default_factory=Adam)
+    n_iterations: int = 50_000
+    n_samples: int = 8
+    elbo_every: int = 100
+    elbo_samples: int = 1024
+    init_location: Any = 0.0
+    init_scale: float = 0.1
+    seed: int = 0
+    engine: str = "auto"
+    device: str = "cpu"
+    dtype: str = "float64"
+    averaging: PolynomialAveraging | None = None
+    stop_within: float | None = None
+
+    @classmethod
+    def of(cls, *, stepsize: Any = None, **given: Any) -> Settings:
+        """Settings as a user writes them: names where objects are meant, and a stepsize beside the optimizer."""
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                raise unknown_name("setting", name, cls.__dataclass_fields__)
+        given["optimizer"] = get_rule(given.get("optimizer", Adam()), stepsize)
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        checked: dict[str, Any] = {"family": get_family(self.family), "optimizer": get_rule(self.optimizer)}
+        for name in ("n_iterations", "n_samples", "elbo_every", "elbo_samples"):
+            checked[name] = whole_number(name, getattr(self, name), 1)
+        checked["seed"] = whole_number("seed", self.seed, 0, LARGEST_SEED)
+        location = finite_array("init_location", self.init_location)
+        checked["init_location"] = float(location) if location.shape == () else location
+        checked["init_scale"] = _positive("init_scale", self.init_scale)
+        for name, known in (("engine", ENGINES), ("device", DEVICES), ("dtype", DTYPES)):
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in known:
+                raise unknown_name(name, value, known)
+        if self.averaging is not None and not isinstance(self.averaging, PolynomialAveraging):
+            raise InputError(f"averaging must be tv.PolynomialAveraging(...) or None, got {self.averaging!r}.")
+        if self.stop_within is not None:
+            checked["stop_within"] = _positive("stop_within", self.stop_within)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    def check_location(self, dim: int) -> np.ndarray:
+        """The starting location (d,), or an InputError if it has another length."""
+        location = np.asarray(self.init_location)
+        if location.shape not in ((), (dim,)):
+            raise InputError(f"init_location must be a number or have shape ({dim},), got {location.shape}.")
+        return np.broadcast_to(location, (dim,))
+
+    def describe(self) -> dict[str, Any]:
+        """JSON-able description; the start apart, which `init` may replace."""
+        return {
+            **{one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("init_")},
+            "family": self.family.config(),
+            "optimizer": self.optimizer.config(),
+            "averaging": None if self.averaging is None else self.averaging.config(),
+        }
+
+    def describe_start(self) -> dict[str, Any]:
+        """JSON-able description of where a run starts."""
+        location = self.init_location
+        return {
+            "location": digest(location) if isinstance(location, np.ndarray) else location,
+            "scale": self.init_scale,
+        }
+
+
+def finite_array(name: str, value: Any) -> np.ndarray:
+    """`value` as a float64 array, or an InputError where it is not, or not finite."""
+    array = real_array(name, value)
+    if not np.isfinite(array).all():
+        count = int((~np.isfinite(array)).sum())
+        raise InputError(f"{name} holds {count} NaN or infinite values; all must be finite.")
+    return array
+
+
+def _positive(name: str, value: Any) -> float:
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+    if not (real and math.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
+    return float(value)
+
+
+def model_digest(model: Model) -> str:
+    """Digest of a model's kind, data and whatever else tells it from its likes."""
+    try:
+        state = model.get_state()
+    except InputError:
+        state = {}
+    layout = model.layout
+    items = [
+        model.name,
+        *model.registry.tag(model).values(),
+        layout.n_global,
+        layout.n_local,
+        layout.local_dim,
+        *model.fingerprint(),
+    ]
+    for key in sorted(state):
+        if not key.endswith("_dtype"):  # of labels: they came to the state later, and digests stay as they were
+            items += [key, state[key]]
+    return digest(*items)
+
+
+# ---- the description in files -------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class FitSpec:
+    """All that determined a fit's numbers, JSON-serializable; large arrays appear as digests.
+
+    It names and does not run anything. A field that comes later has the default None, which is what files of earlier
+    versions are taken to say.
+    """
+
+    model: str
+    model_digest: str
+    family: dict[str, Any]
+    optimizer: dict[str, Any]
+    n_iterations: int = 50_000
+    n_samples: int = 8
+    elbo_every: int = 100
+    elbo_samples: int = 1024
+    init: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    engine: str = "numpy"
+    device: str = "cpu"
+    dtype: str = "float64"
+    noise: str | None = None
+    averaging: dict[str, Any] | None = None
+    stop_within: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionary; what came later is left out where it has its default."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        return {key: value for key, value in plain.items() if key != "stop_within" or value is not None}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any], version: str) -> FitSpec:
+        """The description that a file holds; fields that it lacks have their defaults.
+
+        Raises
+        ------
+        InputError
+            For fields that this version does not know; the message names them and the version that wrote the file.
+        KeyError
+            If one is missing that has no default.
+        """
+        known = {one.name: one for one in fields(cls)}
+        unknown = [key for key in plain if key not in known]
+        if unknown:
+            raise InputError(
+                f"it has the settings {', '.join(map(repr, unknown))}, which this version of pyturingvi does not know; "
+                f"pyturingvi {version} wrote it. Read it with that version or a later one."
+            )
+        for name, one in known.items():
+            if name not in plain and one.default is MISSING and one.default_factory is MISSING:
+                raise KeyError(name)
+        return cls(**plain)
