@@ -72,12 +72,11 @@ def crossing(model: Any, family: str) -> float:
 def advanced_vi(model: Any, family: str, seconds: float) -> dict[str, float]:
     """Milliseconds an iteration of AdvancedVI with each backend."""
     import pyturingvi as tv
-    from pyturingvi.engines.julia_engine import julia_model
 
     runtime = tv.start_julia()
     runtime.seval(f'include(raw"{HERE / "advancedvi.jl"}")')
     measure = runtime.seval("AdvancedVIPeer.milliseconds")
-    inner = julia_model(runtime, model)
+    inner = model.to_julia(runtime)
     found = {}
     for backend in BACKENDS if family == "mean-field" else BACKENDS[:1]:
         found[f"advancedvi_{backend}_ms"] = float(runtime.call(measure, inner, family, backend, seconds))

@@ -151,10 +151,11 @@ def test_figures_that_are_not_finite_do_not_agree(poisson: tv.models.Model) -> N
     assert (one["agrees"], two["agrees"]) == (False, True)
 
 
+@pytest.mark.parametrize("reference", [None, "recorded"])
 def test_paths_in_single_precision_get_no_verdict_and_the_report_says_why(
-    second_engine: Any, poisson: tv.models.Model
+    second_engine: Any, poisson: tv.models.Model, reference: str | None
 ) -> None:
-    found = tv.compare(poisson, "structured", dtype="float32", **SMALL)
+    found = tv.compare(poisson, "structured", dtype="float32", reference=reference, **SMALL)
     frame = found.frame()
     assert frame.loc[frame["part"] == "path", "agrees"].isna().all()
     assert frame.loc[frame["part"] != "path", "agrees"].sum() == 3
@@ -248,12 +249,6 @@ def test_without_julia_the_record_is_compared_and_the_first_line_says_so(
     assert own.loc[own["part"] == "elbo", "numpy"].notna().all()  # a time may be lost on a busy machine
     assert own["julia"].isna().all()
     assert text.count("| not available |") >= 8
-
-
-def test_the_record_gives_no_verdict_on_paths_in_single_precision(no_julia: None, poisson: tv.models.Model) -> None:
-    frame = tv.compare(poisson, "structured", dtype="float32", **SMALL).frame()
-    assert frame["agrees"].sum() == 2 + 1
-    assert frame.loc[frame["part"] == "path", "agrees"].isna().all()
 
 
 def test_the_record_finds_out_an_engine_that_is_wrong(
@@ -374,7 +369,6 @@ def test_points_that_do_not_fit_in_memory_are_refused_before_julia_starts(
     ("options", "words"),
     [
         (("--families", "structured,"), "--families must be names with commas between them, got 'structured,'"),
-        (("--families", ""), "--families must be names with commas between them, got ''"),
         (("--runs", "1"), "--runs must be a whole number of at least 2, got 1"),
         (("--out", f"{__file__}/below"), "--out: cannot make the folder"),
         (("--iterations", "0"), "--iterations must be a whole number of at least 1, got 0"),
@@ -452,14 +446,12 @@ def test_the_command_ends_with_1_where_something_does_not_agree(
         assert ("**NO**" in done.stdout) == bool(code)
 
 
-@pytest.mark.parametrize("options", [("--families", "structred"), ("--runs", "1"), ("--out", "file/below"), ()])
-def test_a_mistake_in_the_command_is_one_line(tmp_path: Path, options: tuple[str, ...]) -> None:
-    (tmp_path / "file").write_text("a regular file")
-    command = [sys.executable, "-m", "pyturingvi", "compare", "rpoisson-small" if options else "rpoisson", *options]
+def test_a_mistake_in_the_command_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pyturingvi", "compare", "rpoisson-small", "--families", "structred"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2, done.stdout + done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.strip().splitlines()) == 1
-    assert not done.stdout
+    assert "structured" in done.stderr
 
 
 # ---- Julia itself -------------------------------------------------------------------------------------------
@@ -474,12 +466,6 @@ def test_julia_agrees(bundled_model: tv.models.Model, monkeypatch: pytest.Monkey
     assert found.agrees, found.to_markdown()
     assert frame["agrees"].sum() == 2 + 4 * 4 + 4
     assert found.source == f"live Julia {tv.start_julia().version}"
-    assert (frame["part"] == "time").sum() == 4
-
-
-@pytest.mark.julia
-def test_both_engines_are_timed(poisson: tv.models.Model) -> None:
-    frame = tv.compare(poisson, "structured", reference="julia", **{**SMALL, "n_samples": 8}).frame()
-    (time,) = frame[frame["part"] == "time"].to_dict("records")
-    assert 0.001 < time["julia"] < 100
-    assert 0.01 < time["numpy"] < 100
+    times = frame.loc[frame["part"] == "time", ["numpy", "julia"]].to_numpy(float)
+    assert times.shape == (4, 2)
+    assert ((times > 0.001) & (times < 100)).all()

@@ -32,23 +32,14 @@ def coupled(n_local: int = 2, n_global: int = 2, local_dim: int = 1, seed: int =
 
 
 # ---- effective dimension -----------------------------------------------------------------------------------
-def brute_force_columns(name: str, layout: tv.Layout, rows: list[int]) -> int:
-    """Nonzero columns among the chosen rows of the dense pattern, entry by entry."""
-    return int(dense_mask(name, layout)[rows].any(axis=0).sum())
-
-
-@given(
-    st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1, 3)),
-    st.sampled_from(NAMES),
-    st.data(),
-)
+@given(st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1, 3)), st.sampled_from(NAMES), st.data())
 @settings(max_examples=150, deadline=None)
 def test_columns_are_counted_as_in_the_dense_pattern(shape, name, data):
     layout = tv.Layout(*shape)
     coordinate = st.integers(0, layout.dim - 1)
     term = st.lists(coordinate, min_size=1, max_size=layout.dim, unique=True)
     uses = data.draw(st.lists(term, min_size=1, max_size=4))
-    expected = [brute_force_columns(name, layout, rows) for rows in uses]
+    expected = [dense_mask(name, layout)[rows].any(axis=0).sum() for rows in uses]
     assert th.effective_dimensions(layout, name, uses).tolist() == expected
     assert th.effective_dimension(layout, name, uses) == max(expected)
 
@@ -97,22 +88,6 @@ def test_models_couple_only_coordinates_that_share_a_term(bundled_model):
         layout = model.layout
         for t in range(1, layout.n_local):
             assert abs(hessian[layout.block_slice(t), layout.block_slice(t - 1)]).max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("uses", "message"),
-    [
-        ([], "at least one term"),
-        ([[0, 0]], "different coordinates"),
-        ([[0], [5]], "term 1"),
-        ([[-1]], "from 0 to 4"),
-        ([[]], "at least one whole number"),
-        ([[0.5]], "at least one whole number"),
-    ],
-)
-def test_coordinates_that_cannot_be_are_refused(uses, message):
-    with pytest.raises(tv.errors.InputError, match=message):
-        th.effective_dimension(tv.Layout(2, 3, 1), "structured", uses)
 
 
 def test_a_model_of_your_own_needs_its_coordinates():
@@ -244,8 +219,8 @@ def test_the_measured_variance_needs_no_location_scale_parameters():
     # C_zz = 0.5, A = 0 and m = 0: y does not depend on z, so only A's gradient, g_y z, tells the two forms apart
     model = tv.models.IsotropicGaussian(1, n_global=1, local_dim=1, mean=0.0, variance=1.0)
     flat = [0.0, 0.0, 0.5, 0.0, 1.0]
-    kept = th.measured_gradient_variance(model, tv.Structured(), flat, 1, 20_000)
-    other = th.measured_gradient_variance(model, tv.Structured(standardized=False), flat, 1, 20_000)
+    kept = th.measured_gradient_variance(model, tv.Structured(), flat, 1, 10_000)
+    other = th.measured_gradient_variance(model, tv.Structured(standardized=False), flat, 1, 10_000)
     # m: 1/4 + 1; C_zz: Var(u^2)/4 = 1/2; C_yy: Var(u^2) = 2; border: Var(u u') = 1, or Var(u u'/2) = 1/4
     assert abs(kept.value - 4.75) < 4 * kept.std_error
     assert abs(other.value - 4.0) < 4 * other.std_error
@@ -303,21 +278,14 @@ def test_what_the_variance_functions_refuse():
 
 
 # ---- complexity --------------------------------------------------------------------------------------------
-def promised(name: str, n: int, n_samples: int = 10, epsilon: float = 1.0) -> tv.theory.Complexity:
-    """The theorem on the synthetic problem, from m = 0, C = I."""
+def promised(name: str, n: int) -> tv.theory.Complexity:
+    """The theorem on the synthetic problem, from m = 0, C = I, with 10 samples and an accuracy of 1."""
     model = tv.models.IsotropicGaussian(n)
     target = th.isotropic_target(model)
     start = get_family(name).bind(model.layout).initial_flat(np.zeros(model.dim), 1.0)
-    return th.fixed_stepsize_complexity(
-        target.components,
-        name,
-        start,
-        target.optimum(name),
-        target.strong_convexity,
-        target.smoothness,
-        n_samples,
-        epsilon,
-    )
+    convexity, smoothness = target.strong_convexity, target.smoothness
+    optimum = target.optimum(name)
+    return th.fixed_stepsize_complexity(target.components, name, start, optimum, convexity, smoothness, 10, 1.0)
 
 
 @pytest.mark.parametrize(("name", "d_star"), [("mean-field", 8), ("structured", 8), ("full-rank", 35)])
@@ -348,9 +316,7 @@ def test_the_promised_stepsize_and_updates_satisfy_the_lemma(variance, mu, condi
 
 
 def test_the_printed_stepsize_is_larger_than_the_lemma_allows():
-    constants = th.Complexity(
-        variance=1.0, expected_smoothness=50.0, strong_convexity=2.0, squared_distance=100.0, epsilon=10.0
-    )
+    constants = th.Complexity(1.0, 50.0, strong_convexity=2.0, squared_distance=100.0, epsilon=10.0)
     printed = min(10.0 * 2.0 / 4.0, 2 * 50.0 / 2.0, 2.0)
     assert printed > 1 / (2 * 50.0) == constants.stepsize
     with pytest.raises(tv.errors.InputError, match=r"stepsize must lie in \(0, 0.01\]"):
@@ -359,9 +325,7 @@ def test_the_printed_stepsize_is_larger_than_the_lemma_allows():
 
 def test_the_printed_bias_constant_promises_too_few_updates():
     # many samples: calL is L to first order, so C_bias is 2 kappa, and with one kappa it is half of that
-    constants = th.Complexity(
-        variance=1e-9, expected_smoothness=10.0, strong_convexity=1.0, squared_distance=1e4, epsilon=1.0
-    )
+    constants = th.Complexity(1e-9, 10.0, strong_convexity=1.0, squared_distance=1e4, epsilon=1.0)
     printed = math.ceil((constants.c_bias - 10.0) * math.log(2 * 1e4))
     assert constants.distance_bound(constants.n_updates) <= 1.0
     assert constants.distance_bound(printed) > 50.0
@@ -371,35 +335,13 @@ def test_the_printed_bias_constant_promises_too_few_updates():
 def test_proximal_sgd_keeps_the_promise_on_the_synthetic_problem(name):
     constants = promised(name, 5)
     model = tv.models.IsotropicGaussian(5)
-    fit = tv.fit(
-        model,
-        name,
-        tv.ProximalSGD(constants.stepsize),
-        n_iterations=constants.n_updates,
-        n_samples=10,
-        elbo_every=10_000,
-        elbo_samples=2,
-        init_scale=1.0,
-        progress=False,
-        engine="numpy",
-    )
-    optimum = th.isotropic_target(model).optimum(name)
-    assert ((fit.params - optimum) ** 2).sum() < 0.1 * constants.epsilon  # 0.01 in the experiment
-    quarter = constants.n_updates // 4
-    early = tv.fit(
-        model,
-        name,
-        tv.ProximalSGD(constants.stepsize),
-        n_iterations=quarter,
-        n_samples=10,
-        elbo_every=10_000,
-        elbo_samples=2,
-        init_scale=1.0,
-        progress=False,
-        engine="numpy",
-    )
-    left = ((early.params - optimum) ** 2).sum()
-    assert constants.epsilon < left <= constants.distance_bound(quarter)
+    settings = {"n_samples": 10, "elbo_every": 10_000, "elbo_samples": 2, "init_scale": 1.0, "engine": "numpy"}
+    left = []
+    for n in (constants.n_updates, constants.n_updates // 4):
+        fit = tv.fit(model, name, tv.ProximalSGD(constants.stepsize), n_iterations=n, progress=False, **settings)
+        left.append(((fit.params - th.isotropic_target(model).optimum(name)) ** 2).sum())
+    assert left[0] < 0.1 * constants.epsilon  # 0.01 in the experiment
+    assert constants.epsilon < left[1] <= constants.distance_bound(constants.n_updates // 4)
 
 
 def test_a_start_within_half_epsilon_needs_no_update():
@@ -408,10 +350,6 @@ def test_a_start_within_half_epsilon_needs_no_update():
 
 
 def test_what_the_complexity_refuses():
-    with pytest.raises(tv.errors.InputError, match="epsilon must be a finite number above 0"):
-        th.Complexity(1.0, 1.0, 1.0, 1.0, 0.0)
-    with pytest.raises(tv.errors.InputError, match="variance must be a finite number of at least 0"):
-        th.Complexity(-1.0, 1.0, 1.0, 1.0, 1.0)
     target = coupled()
     optimum = target.optimum("structured")
     with pytest.raises(tv.errors.InputError, match="smoothness must be at least"):
@@ -444,11 +382,8 @@ def test_hessian_and_determinant_of_the_counterexample(x, y, z):
 
 def test_it_is_convex_where_the_paper_says_it_is_not_and_the_other_way_round():
     x = np.linspace(0.1, 3, 30)
-    inside, outside = (
-        np.linspace(-0.999, 0.999, 41) / np.sqrt(3),
-        np.array([-5, -1, -1.001, 1.001, 1.1, 4]) / np.sqrt(3),
-    )
-    outside = outside[np.abs(outside) > 1.0005 / np.sqrt(3)]
+    inside = np.linspace(-0.999, 0.999, 41) / np.sqrt(3)
+    outside = np.array([-5, -1.001, 1.001, 1.1, 4]) / np.sqrt(3)
     grid = th.counterexample_hessian(x[:, None], inside)
     assert (np.linalg.eigvalsh(grid)[..., 0] > 0).all()
     assert (th.counterexample_determinant(x[:, None], inside) > 0).all()
@@ -463,20 +398,14 @@ def test_the_negative_elbo_is_not_convex_either_but_on_a_smaller_region():
         return th.counterexample(x, y, z) - np.log(x) - np.log(z)
 
     for x, y, z in ((0.4, 1.0, 0.7), (1.0, -0.8, 1.5), (2.0, 0.3, 0.5)):
-        np.testing.assert_allclose(
-            th.counterexample_elbo_hessian(x, y, z),
-            differences(negative_elbo, np.array([x, y, z]), 1e-3),
-            rtol=1e-4,
-            atol=1e-5,
-        )
+        expected = differences(negative_elbo, np.array([x, y, z]))
+        np.testing.assert_allclose(th.counterexample_elbo_hessian(x, y, z), expected, rtol=1e-4, atol=1e-5)
     x = np.linspace(0.2, 3, 30)
     border = np.sqrt(1 / 3 + 1 / (6 * x**2))
     assert (border > 1 / np.sqrt(3)).all()
     for z in (0.1, 1.0, 10.0):
         assert (np.linalg.eigvalsh(th.counterexample_elbo_hessian(x, 0.999 * border, z))[:, 0] > 0).all()
         assert (np.linalg.eigvalsh(th.counterexample_elbo_hessian(x, 1.001 * border, z))[:, 0] < 0).all()
-    with pytest.raises(tv.errors.InputError, match="positive"):
-        th.counterexample_elbo_hessian(0.0, 1.0, 1.0)
 
 
 def standard_model() -> tv.models.IsotropicGaussian:
@@ -515,13 +444,8 @@ def test_the_packages_energy_rises_above_a_chord():
     np.testing.assert_allclose(np.diff(values), differ, rtol=1e-12)
 
 
-def test_the_energy_hessian_refuses_other_lengths():
-    with pytest.raises(tv.errors.InputError, match="params must be 5"):
-        th.energy_hessian(standard_model(), "structured", [1.0])
-
-
 # ---- arguments that cannot be used ----------------------------------------------------------------------------
-_LAYOUT = tv.Layout(1, 2, 1)
+_LAYOUT, _TWO = tv.Layout(1, 2, 1), standard_model()
 _GOOD = {"coordinates": [[0, 1], [0, 2]], "hessians": [np.eye(2)] * 2, "stationary": [np.zeros(2)] * 2}
 
 
@@ -533,28 +457,33 @@ def test_a_quadratic_target_names_the_argument_that_is_wrong(name: str, value: o
         QuadraticTarget(_LAYOUT, **{**_GOOD, name: value})  # type: ignore[arg-type]
 
 
-def test_a_quadratic_target_with_a_negative_eigenvalue_says_so_of_the_hessian() -> None:
-    with pytest.raises(tv.errors.InputError, match="hessians: the matrix of term 0 has the eigenvalue -1"):
-        QuadraticTarget(_LAYOUT, **{**_GOOD, "hessians": [-np.eye(2)] * 2})  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("function", "arguments", "words"),
     [
         ("effective_dimension", (None, "structured"), "model must be one of tv.models or a tv.Layout, got NoneType"),
         ("effective_dimension", (_LAYOUT, "structured", 3), "uses must be a list"),
         ("effective_dimension", (_LAYOUT, "structured", [[0, [1]]]), "uses: term 0 must be a flat list"),
+        ("effective_dimension", (_LAYOUT, "structured", []), "at least one term"),
+        ("effective_dimension", (_LAYOUT, "structured", [[0, 0]]), "different coordinates"),
+        ("effective_dimension", (_LAYOUT, "structured", [[0], [3]]), "term 1"),
+        ("effective_dimension", (_LAYOUT, "structured", [[-1]]), "from 0 to 2"),
+        ("effective_dimension", (_LAYOUT, "structured", [[]]), "at least one whole number"),
+        ("effective_dimension", (_LAYOUT, "structured", [[0.5]]), "at least one whole number"),
         ("counterexample", ([1, 2], [1, 2, 3], 1), r"do not broadcast: x \(2,\), y \(3,\), z \(\)"),
         ("counterexample", (1, "a", 1), "counterexample: y must be real numbers"),
         ("counterexample_hessian", ([1, 2], [1, 2, 3]), "do not broadcast"),
         ("counterexample_determinant", ([1, 2], [1, 2, 3]), "do not broadcast"),
+        ("counterexample_elbo_hessian", (0, 1, 1), "x and z are scales and must be positive"),
         ("counterexample_elbo_hessian", ([1, 2], [1, 2, 3], 1), "do not broadcast"),
+        ("energy_hessian", (_TWO, "structured", [1.0]), "params must be 5"),
         ("energy_hessian", (None, "structured", [0.0]), "model must be one of tv.models"),
-        ("energy_hessian", (tv.models.IsotropicGaussian(1), "structured", [0.0], "a"), "step must be a number"),
+        ("energy_hessian", (_TWO, "structured", [0.0], "a"), "step must be a number"),
         ("gradient_variance_bound", (None, "structured", [0.0]), "components must be a tv.theory.Components"),
         ("exact_gradient_variance", (None, "structured", [0.0]), "target must be a tv.theory.QuadraticTarget"),
         ("measured_gradient_variance", (None, "structured", [0.0]), "model must be one of tv.models"),
         ("Complexity", ("a", 1, 1, 1, 1), "variance must be a number"),
+        ("Complexity", (-1, 1, 1, 1, 1), "variance must be a finite number of at least 0"),
+        ("Complexity", (1, 1, 1, 1, 0), "epsilon must be a finite number above 0"),
     ],
 )
 def test_theory_names_the_argument_that_is_wrong(function: str, arguments: tuple[object, ...], words: str) -> None:
