@@ -14,6 +14,7 @@ same with Julia.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import runpy
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,26 +39,25 @@ IMPORTS = {"import pyturingvi": "tv", "and what a fit needs": "tv.fit, tv.Adam, 
 
 
 # ---- in a child, with either version of the package --------------------------------------------------------
-def answer(settings: dict[str, Any]) -> Any:
-    """What the parent asks for: updates in a tenth of a second, or the times of so many."""
+@cache
+def model_of(problem: str) -> Any:
     import pyturingvi as tv
 
-    timing = runpy.run_path(str(TIMING))
-    problem = settings["problem"]
-    if problem not in _models:
-        _models.clear()
-        _models[problem] = tv.load_problem(problem, simulated=problem.startswith("irt"))
+    return tv.load_problem(problem, simulated=problem.startswith("irt"))
+
+
+def answer(problem: str, family: str, engine: str, clock: str, seconds: float, every: int | None) -> Any:
+    """How many updates a tenth of a second has, or the times of so many."""
+    import pyturingvi as tv
 
     def run(n: int, **options: Any) -> Any:
-        shared = {"elbo_samples": 1, "engine": settings["engine"], "progress": False}
-        return tv.fit(_models[problem], settings["family"], tv.Adam(1e-4), n_iterations=n, **shared, **options)
+        shared = {"elbo_samples": 1, "engine": engine, "progress": False}
+        return tv.fit(model_of(problem), family, tv.Adam(1e-4), n_iterations=n, **shared, **options)
 
-    if settings["every"] is None:
+    timing = runpy.run_path(str(TIMING))
+    if every is None:
         return timing["updates_in"](run, 0.1)
-    return timing["update_times"](run, settings["seconds"], settings["every"], CLOCKS[settings["clock"]])
-
-
-_models: dict[str, Any] = {}
+    return timing["update_times"](run, seconds, every, CLOCKS[clock])
 
 
 def equal_cases(engine: str) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -108,8 +109,8 @@ def equal_cases(engine: str) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"irt-small; {name}", fit(large, name, n_samples=8)
 
 
-def child(mode: str, engine: str) -> None:
-    """Serve the parent: requests as JSON on standard input, answers on standard output."""
+def serve(mode: str, engine: str) -> None:
+    """Answer the parent: requests as JSON on standard input, answers on standard output."""
     if mode == "equal":
         arrays = {}
         for name, run in equal_cases(engine):
@@ -118,110 +119,82 @@ def child(mode: str, engine: str) -> None:
         np.savez(sys.stdin.readline().strip(), **arrays)
         return
     for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)
+        print(json.dumps(answer(**json.loads(line))), flush=True)
 
 
 # ---- the parent ---------------------------------------------------------------------------------------------
-def environment(checkout: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(checkout)}
+class Child:
+    """A process with the package of one checkout, pinned to the last cores."""
+
+    def __init__(self, checkout: Path, mode: str, a: argparse.Namespace) -> None:
+        cores = set(sorted(os.sched_getaffinity(0))[-a.cores :])
+        command = [sys.executable, __file__, str(checkout), "--child", mode, "--engine", a.engine]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=checkout,
+            env={**os.environ, "PYTHONPATH": str(checkout)}, preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )  # fmt: skip
+
+    def ask(self, **request: Any) -> Any:
+        """Send one request and wait for its answer."""
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        if not line:
+            raise SystemExit("A child ended: see above.")
+        return json.loads(line)
 
 
-def start(checkout: Path, mode: str, a: argparse.Namespace) -> subprocess.Popen[str]:
-    """A child with the package of this checkout, pinned to the last cores."""
-    cores = set(sorted(os.sched_getaffinity(0))[-a.cores :])
-    command = [sys.executable, __file__, str(checkout), "--child", mode, "--engine", a.engine]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(checkout), cwd=checkout,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )  # fmt: skip
-
-
-def ask(process: subprocess.Popen[str], **settings: Any) -> Any:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(json.dumps(settings) + "\n")
-    process.stdin.flush()
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit("A child ended: see above.")
-    return json.loads(line)
-
-
-def time_updates(here: Path, there: Path, a: argparse.Namespace) -> list[dict[str, Any]]:
+def time_updates(checkouts: list[Path], a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row a problem and family."""
-    rows = []
-    children = [start(checkout, "time", a) for checkout in (here, there)]
-    for problem in a.problems:
-        for family in a.families:
-            case = {"problem": problem, "family": family, "engine": a.engine, "clock": a.clock}
-            every = max(ask(side, **case, every=None, seconds=0.0) for side in children)
-            found: tuple[list[list[float]], list[list[float]]] = ([], [])
-            for k in range(a.rounds):
-                for side in (0, 1) if k % 2 else (1, 0):
-                    found[side].append(ask(children[side], **case, every=every, seconds=a.seconds))
-            rows.append({"what": f"{problem}, {family}", **ratios(found)})
-            print(shown(rows[-1]), flush=True)
-    for side in children:
-        assert side.stdin is not None
-        side.stdin.close()
-        side.wait()
-    return rows
+    children = [Child(checkout, "time", a) for checkout in checkouts]
+    for problem, family in itertools.product(a.problems, a.families):
+        case = {"problem": problem, "family": family, "engine": a.engine, "clock": a.clock, "seconds": a.seconds}
+        every = max(child.ask(**case, every=None) for child in children)
+        rounds = []
+        for k in range(a.rounds):
+            order = children if k % 2 else children[::-1]
+            times = {child: min(child.ask(**case, every=every)) for child in order}
+            rounds.append([times[child] for child in children])
+        yield {"what": f"{problem}, {family}", **ratios(rounds)}
+    for child in children:
+        child.process.communicate()
 
 
-def time_imports(here: Path, there: Path, a: argparse.Namespace) -> list[dict[str, Any]]:
+def time_imports(checkouts: list[Path], a: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Milliseconds of an import in a fresh process, the start of Python left out."""
-    rows = []
     now = CLOCKS[a.clock].__name__
     for what, more in IMPORTS.items():
         code = (
             f"from time import {now}; start = {now}(); import pyturingvi as tv; {more}; print(1e3 * ({now}() - start))"
         )
-        found: tuple[list[list[float]], list[list[float]]] = ([], [])
+        rounds = []
         for _ in range(2 * a.rounds):
-            for checkout, place in zip((here, there), found, strict=True):
-                done = subprocess.run(
-                    [sys.executable, "-c", code],
-                    env=environment(checkout),
-                    cwd=checkout,
-                    capture_output=True,
-                    check=True,
-                )
-                place.append([float(done.stdout)])
-        rows.append({"what": what, **ratios(found)})
-        print(shown(rows[-1]), flush=True)
-    return rows
+            environments = [{**os.environ, "PYTHONPATH": str(checkout)} for checkout in checkouts]
+            command = [sys.executable, "-c", code]
+            rounds.append([float(subprocess.check_output(command, env=one, cwd=HERE)) for one in environments])
+        yield {"what": what, **ratios(rounds)}
 
 
-def ratios(found: tuple[list[list[float]], list[list[float]]]) -> dict[str, float]:
+def ratios(rounds: list[list[float]]) -> dict[str, float]:
     """Fastest times of both sides, their ratio, and the median of the rounds' ratios."""
-    ms, before = (min(min(times) for times in side) for side in found)
-    each = [min(x) / min(y) for x, y in zip(*found, strict=True)]
-    return {"ms": ms, "before_ms": before, "ratio": ms / before, "median_ratio": statistics.median(each)}
+    ms, before = (min(times) for times in zip(*rounds, strict=True))
+    median = statistics.median(here / there for here, there in rounds)
+    return {"ms": ms, "before_ms": before, "ratio": ms / before, "median_ratio": median}
 
 
-def shown(row: dict[str, Any]) -> str:
-    return (
-        f"{row['what']:<30} {row['ms']:9.4f} ms, before {row['before_ms']:9.4f} ms: ratio {row['ratio']:.3f} "
-        f"(median of the rounds {row['median_ratio']:.3f})"
-    )
-
-
-def compare_bits(here: Path, there: Path, a: argparse.Namespace) -> int:
+def count_different(checkouts: list[Path], a: argparse.Namespace) -> int:
     """Make the same fits in both; how many differ."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"{name}.npz" for name in ("here", "there")]
-        children = [start(checkout, "equal", a) for checkout in (here, there)]
-        for process, path in zip(children, paths, strict=True):
-            process.communicate(f"{path}\n")
-        if any(process.returncode for process in children):
+        paths = [f"{folder}/{k}.npz" for k in (0, 1)]
+        children = [Child(checkout, "equal", a) for checkout in checkouts]
+        for child, path in zip(children, paths, strict=True):
+            child.process.communicate(path)
+        if any(child.process.returncode for child in children):
             raise SystemExit("A child ended: see above.")
-        with np.load(paths[0]) as new, np.load(paths[1]) as old:
-            if new.files != old.files:
-                raise SystemExit("The two made different fits.")
-            different = [name for name in new.files if not np.array_equal(new[name], old[name], equal_nan=True)]
-            for name in different:
-                print(f"{name}: differs by {abs(new[name] - old[name]).max():.1e} at most")
-            print(f"{len(new.files) - len(different)} of {len(new.files)} fits are equal, bit for bit")
+        new, old = (dict(np.load(path)) for path in paths)
+    different = [name for name in new if not np.array_equal(new[name], old[name], equal_nan=True)]
+    for name in different:
+        print(f"{name}: differs by {abs(new[name] - old[name]).max():.1e} at most")
+    print(f"{len(new) - len(different)} of {len(new)} fits are equal, bit for bit")
     return len(different)
 
 
@@ -239,23 +212,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="CSV file for the rows")
     parser.add_argument("--child", choices=["time", "equal"], help=argparse.SUPPRESS)
     a = parser.parse_args()
-    here, there = HERE.parent.resolve(), a.checkout.resolve()
+    checkouts = [HERE.parent.resolve(), a.checkout.resolve()]
     if a.child:
         import pyturingvi
 
-        if Path(pyturingvi.__file__).resolve().parents[1] != there:
-            parser.error(f"{pyturingvi.__file__} is imported instead of the package in {there}.")
-        child(a.child, a.engine)
-    elif a.equal:
-        sys.exit(min(compare_bits(here, there, a), 1))
-    else:
-        rows = time_imports(here, there, a) + time_updates(here, there, a)
-        print(f"largest ratio: {max(row['ratio'] for row in rows):.3f}")
-        if a.out is not None:
-            import pandas as pd
-            from machine import settings
+        if Path(pyturingvi.__file__).resolve().parents[1] != checkouts[1]:
+            parser.error(f"{pyturingvi.__file__} is imported instead of the package in {checkouts[1]}.")
+        serve(a.child, a.engine)
+        return
+    if a.equal:
+        sys.exit(min(count_different(checkouts, a), 1))
+    rows = []
+    for row in itertools.chain(time_imports(checkouts, a), time_updates(checkouts, a)):
+        rows.append(row)
+        print("{what:<30} {ms:9.4f} ms, before {before_ms:9.4f} ms: ratio {ratio:.3f}".format(**row), end=" ")
+        print(f"(median of the rounds {row['median_ratio']:.3f})", flush=True)
+    print(f"largest ratio: {max(row['ratio'] for row in rows):.3f}")
+    if a.out is not None:
+        import pandas as pd
+        from machine import settings  # which needs the package, as a child must not
 
-            pd.DataFrame(rows).assign(engine=a.engine, cores=a.cores, **settings()).to_csv(a.out, index=False)
+        pd.DataFrame(rows).assign(engine=a.engine, cores=a.cores, **settings()).to_csv(a.out, index=False)
 
 
 if __name__ == "__main__":
