@@ -246,7 +246,7 @@ def test_a_failure_does_not_take_the_place_of_a_result(isotropic: Any, executor:
     cell, before = read_grid({"model": isotropic, **SMALL})[0], files(tmp_path)
     from pyturingvi.sweeps.worker import write_failure
 
-    write_failure(SweepFolder(tmp_path), cell.name, cell.settings, "MemoryError", "none left")
+    write_failure(SweepFolder(tmp_path), cell.name, cell.description, "MemoryError", "none left")
     assert files(tmp_path) == before
     assert found.cells == [cell.name]
 
@@ -320,7 +320,7 @@ def test_a_cell_that_is_stopped_is_not_taken_for_a_diverged_one(
     (cell,), folder = read_grid(grid), SweepFolder.create(tmp_path / "out")
     with SweepLock(folder) as lock:
         locks.append(lock)
-        task = Task(str(folder.root), lock.token, cell.name, cell.settings, 0.0, cell.model, "trace", 1)
+        task = Task(str(folder.root), lock.token, cell.name, cell.description, cell.settings, cell.model, "trace", 1)
         assert run_cell(task).outcome == "stopped"
     assert seen.count(4) == 50
     assert not list(folder.cells.iterdir())

@@ -108,7 +108,7 @@ def test_a_worker_that_is_lost_three_times_over_a_cell_fails_it(isotropic: Any, 
         def submit(self, function: Any, task: Task) -> Any:
             self.submitted += 1
             future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-            if task.settings["seed"] == 1:
+            if task.description["seed"] == 1:
                 future.set_exception(OSError("node 7 is down"))
             else:
                 future.set_result(function(task))

@@ -65,7 +65,7 @@ def test_a_cell_whose_parts_do_not_belong_together_is_damaged(
     before, path = files(tmp_path), tmp_path / "cells" / f"{name}.json"
     content = json.loads(path.read_text())
     if changes == {"settings": "OTHER"}:
-        changes = {"settings": read_grid({**grid, "seed": 1})[0].settings}
+        changes = {"settings": read_grid({**grid, "seed": 1})[0].description}
     path.write_text(json.dumps({**content, **changes}))
     with pytest.warns(RuntimeWarning, match=rf"is damaged.*{why}.*It is left out; tv\.sweep runs it again"):
         assert tv.load_sweep(tmp_path).status == "incomplete"
@@ -145,7 +145,7 @@ def test_a_damaged_model_file_is_written_anew(
     path.write_bytes(path.read_bytes()[:-50] if kind == "cut" else other.read_bytes())
     _read_model.cache_clear()  # as in a new worker
     with pytest.raises((OutputError, DataError), match=path.name):
-        _read_model(str(path), read_grid(grid)[0].settings["model_digest"])
+        _read_model(str(path), read_grid(grid)[0].description["model_digest"])
     assert run({**grid, "seed": range(2)}, executor, tmp_path / "out").status == "completed"
     assert files(tmp_path / "calm").items() <= files(tmp_path / "out").items()
 
@@ -178,7 +178,7 @@ def test_what_is_in_the_place_of_a_file_or_folder_is_named(
     isotropic: Any, executor: Any, tmp_path: Path, place: str
 ) -> None:
     cell = read_grid({"model": isotropic, **SMALL})[0]
-    path = tmp_path / place.replace("NAME", cell.name).replace("MODEL", f"gaussian-{cell.settings['model_digest']}")
+    path = tmp_path / place.replace("NAME", cell.name).replace("MODEL", f"gaussian-{cell.description['model_digest']}")
     path.parent.mkdir(parents=True)
     path.touch() if place == "work/NAME" else path.mkdir()
     with pytest.raises(OutputError, match=str(path)):
@@ -233,10 +233,10 @@ def test_a_full_disk_is_told_with_the_path_and_nothing_is_lost(
         return whole(dir=dir, **options)
 
     whole = tempfile.mkstemp
-    monkeypatch.setattr("tempfile.mkstemp", mkstemp)
-    with pytest.raises(OutputError, match=f"{tmp_path / 'out' / place}/.*No space left on device"):
-        run(grid, executor, tmp_path / "out", keep="fit")
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.mkstemp", mkstemp)
+        with pytest.raises(OutputError, match=f"{tmp_path / 'out' / place}/.*No space left on device"):
+            run(grid, executor, tmp_path / "out", keep="fit")
     assert before.items() <= files(tmp_path / "out").items()
     assert list(tmp_path.glob("out/work/*/checkpoint.npz")) or place in ("models", "work")
     run(grid, executor, tmp_path / "out", keep="fit")

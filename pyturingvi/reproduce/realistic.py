@@ -148,7 +148,7 @@ def expectation(cells: list[Cell], folder: SweepFolder, n_workers: int) -> str:
     cost = seconds = 0.0
     waiting = []
     for cell in cells:
-        if not folder.is_done(cell.name, cell.settings, "trace"):
+        if not folder.is_done(cell.name, cell.description, "trace"):
             waiting.append(cell)
         elif took := read_timing(folder.timing_file(cell.name)).get("seconds"):
             cost, seconds = cost + cell.cost, seconds + took

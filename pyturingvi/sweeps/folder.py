@@ -69,7 +69,7 @@ class SweepFolder:
         """The state of a cell that is not done."""
         return self.work / name / "checkpoint.npz"
 
-    def is_done(self, name: str, settings: Mapping[str, Any], keep: str) -> bool:
+    def is_done(self, name: str, description: Mapping[str, Any], keep: str) -> bool:
         """Whether the cell has a file with a result in it, and one with its fit where that is to be kept.
 
         Raises
@@ -83,7 +83,7 @@ class SweepFolder:
             raise
         except OutputError:
             return False
-        ended = found["status"] in FINISHED and found["settings"] == settings
+        ended = found["status"] in FINISHED and found["settings"] == description
         return ended and (keep == "trace" or self.fit_file(name).is_file())
 
     def clear_scratch(self, name: str) -> None:

@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import math
-import numbers
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import InputError, unknown_name
-from pyturingvi.families import Family, get_family
-from pyturingvi.fitting import fit
 from pyturingvi.models.base import Model
-from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.memory import fit_bytes
-from pyturingvi.optimize.rules import RULES, Rule, get_rule
 from pyturingvi.problems import load_problem
 from pyturingvi.settings import Settings, model_digest
 from pyturingvi.support.archive import digest
-from pyturingvi.support.arguments import LARGEST, real_array, whole_number
-from pyturingvi.support.array_namespace import DTYPES
+from pyturingvi.support.arguments import LARGEST, whole_number
 from pyturingvi.support.files import as_path
 
 MAX_CELLS = 1_000_000  # each has files of its own
-_COUNTS = ["n_iterations", "n_samples", "elbo_every", "elbo_samples"]
-_OF_FIT = [
-    "family",
-    "optimizer",
-    *_COUNTS,
-    "init_location",
-    "init_scale",
-    "seed",
-    "engine",
-    "device",
-    "dtype",
-    "averaging",
-]
 _OF_DATA: dict[str, Any] = {"data_dir": None, "simulated": False, "data_seed": 0}
-_SIGNATURE = inspect.signature(fit).parameters
-DEFAULTS: dict[str, Any] = {"stepsize": None, **_OF_DATA, **{name: _SIGNATURE[name].default for name in _OF_FIT}}
-SETTINGS = ("model", *DEFAULTS)
+_OF_FIT = [one.name for one in fields(Settings)]
+SETTINGS = ("model", *_OF_DATA, "stepsize", *_OF_FIT)
+# what came after the first version: left out of a description where it has its default, so that names stay
+_LATER = {"stop_within": None}
 
 _Loaded = tuple[Model, str, int]  # a model, its digest, and the size of its data
 
@@ -70,11 +51,11 @@ class Cell:
     Attributes
     ----------
     name : str
-        Readable, and unique by a digest of `settings`; the name of the cell's files.
-    settings : dict
+        Readable, and unique by a digest of `description`; the name of the cell's files.
+    description : dict
         All that determines its numbers, JSON-able; data and large arrays appear as digests.
+    settings : Settings
     model : Model
-    init_location : float or (d,) array
     cost : float
         Expected work, for the order of the cells and the time left.
     n_bytes : int
@@ -82,9 +63,9 @@ class Cell:
     """
 
     name: str
-    settings: dict[str, Any]
+    description: dict[str, Any]
+    settings: Settings = field(repr=False, compare=False)
     model: Model = field(repr=False, compare=False)
-    init_location: Any = field(repr=False, compare=False)
     cost: float
     n_bytes: int
 
@@ -175,79 +156,75 @@ def _length(values: Sized) -> int:
 
 # ---- one cell -----------------------------------------------------------------------------------------------
 def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: bool) -> Cell:
-    wanted = {**DEFAULTS, **given}
-    if not isinstance(wanted["simulated"], bool | np.bool_):
-        raise InputError(f"simulated must be True or False, got {wanted['simulated']!r}.")
-    wanted["data_seed"] = whole_number("data_seed", wanted["data_seed"], 0)
-    wanted["data_dir"] = None if wanted["data_dir"] is None else as_path(wanted["data_dir"], "data_dir")
-    model, model_id, n_data = _model(wanted, models)
-    by_name = isinstance(wanted["model"], str)
-    family, rule, averaging = get_family(wanted["family"]), _rule(wanted), wanted["averaging"]
-    if averaging is not None and not isinstance(averaging, PolynomialAveraging):
-        raise InputError(f"averaging must be tv.PolynomialAveraging(...) or None, got {averaging!r}.")
-    counts = {name: whole_number(name, wanted[name], 1) for name in _COUNTS}
-    if not isinstance(wanted["dtype"], str) or wanted["dtype"] not in DTYPES:
-        raise unknown_name("dtype", wanted["dtype"], DTYPES)
-    if not isinstance(wanted["device"], str) or wanted["device"] not in ("cpu", "cuda"):
-        raise unknown_name("device", wanted["device"], ["cpu", "cuda"])
-    location, location_words = _location(wanted["init_location"], model)
-    settings = {
+    data = {**_OF_DATA, **{name: value for name, value in given.items() if name in _OF_DATA}}
+    if not isinstance(data["simulated"], bool | np.bool_):
+        raise InputError(f"simulated must be True or False, got {data['simulated']!r}.")
+    data["data_seed"] = whole_number("data_seed", data["data_seed"], 0)
+    data["data_dir"] = None if data["data_dir"] is None else as_path(data["data_dir"], "data_dir")
+    model, model_id, n_data = _model(given["model"], data, models)
+    settings = Settings.of(**{name: value for name, value in given.items() if name in (*_OF_FIT, "stepsize")})
+    settings.check_location(model.dim)
+    model.registry.require(model, "sweep")
+    for part in own_parts(settings):
+        part.registry.require(part, "sweep")
+    if resolve_engine or settings.engine == "auto":
+        settings = replace(settings, engine=select_engine(model, settings).name)
+    by_name, family, start = isinstance(given["model"], str), settings.family, settings.describe_start()
+    of_fit = {**settings.describe(), "init_location": start["location"], "init_scale": start["scale"]}
+    description = {
         "model": model.label,
         "model_digest": model_id,
         "n_local": model.layout.n_local,
         "d": model.dim,
         "n_params": family.n_params(model.layout),
-        "simulated": bool(wanted["simulated"]) if by_name else None,
-        "data_seed": wanted["data_seed"] if by_name else None,
-        "family": family.config(),
-        "optimizer": rule.config(),
-        **counts,
-        "init_location": location_words,
-        "init_scale": _positive("init_scale", wanted["init_scale"]),
-        "seed": whole_number("seed", wanted["seed"], 0),
-        "engine": _engine(wanted["engine"], model, resolve_engine),
-        "device": wanted["device"],
-        "dtype": wanted["dtype"],
-        "averaging": None if averaging is None else averaging.config(),
+        "simulated": bool(data["simulated"]) if by_name else None,
+        "data_seed": data["data_seed"] if by_name else None,
+        **{name: of_fit[name] for name in _OF_FIT if name not in _LATER or of_fit[name] != _LATER[name]},
     }
-    settings = json.loads(json.dumps(settings))  # as the cell's file will give it back
+    description = json.loads(json.dumps(description))  # as the cell's file will give it back
     n_bytes = fit_bytes(
         family,
         model.layout,
-        np.dtype(settings["dtype"]).itemsize,
-        rule.n_slots,
-        counts["n_samples"],
-        averaging=averaging is not None,
+        np.dtype(settings.dtype).itemsize,
+        settings.optimizer.n_slots,
+        settings.n_samples,
+        averaging=settings.averaging is not None,
         checkpoint=True,
-        elbo_samples=counts["elbo_samples"],
+        elbo_samples=settings.elbo_samples,
     )
-    return Cell(cell_name(settings), settings, model, location, _cost(model, n_data, family, counts), n_bytes)
+    return Cell(cell_name(description), description, settings, model, _cost(model, n_data, settings), n_bytes)
 
 
-def cell_name(settings: Mapping[str, Any]) -> str:
+def own_parts(settings: Settings) -> list[Any]:
+    """The objects of which a user may write classes of their own."""
+    family, rule = settings.family, settings.optimizer
+    return [part for part in (family, family.base_distribution, rule, rule.operator) if part is not None]
+
+
+def cell_name(description: Mapping[str, Any]) -> str:
     """`MODEL_FAMILY_RULE-STEPSIZE_seedSEED_DIGEST`, in characters that every file system takes."""
-    schedule = settings["optimizer"]["stepsize"]
-    stepsize = schedule["initial"] if isinstance(schedule, dict) else schedule
+    rule, stepsize = description["optimizer"]["rule"], description["optimizer"].get("stepsize")
+    if isinstance(stepsize, dict):
+        stepsize = stepsize["initial"]
     parts = [
-        settings["model"],
-        settings["family"]["family"],
-        f"{settings['optimizer']['rule']}-{stepsize:g}",
-        f"seed{settings['seed']}",
+        description["model"],
+        description["family"]["family"],
+        rule if stepsize is None else f"{rule}-{stepsize:g}",
+        f"seed{description['seed']}",
     ]
     words = "_".join(re.sub(r"[^a-z0-9.-]+", "-", part.lower()).strip("-.")[:40] for part in parts)
-    return f"{words}_{digest(dict(settings))[:12]}"
+    return f"{words}_{digest(dict(description))[:12]}"
 
 
-def _model(wanted: Mapping[str, Any], models: dict[Any, _Loaded]) -> _Loaded:
-    model = wanted["model"]
+def _model(model: Any, data: Mapping[str, Any], models: dict[Any, _Loaded]) -> _Loaded:
     if not isinstance(model, str | Model):
         raise InputError(f"model must be a problem's name or one of tv.models, got {model!r}.")
     if isinstance(model, str):
-        options = {"data_dir": wanted["data_dir"], "simulated": wanted["simulated"], "seed": wanted["data_seed"]}
+        options = {"data_dir": data["data_dir"], "simulated": data["simulated"], "seed": data["data_seed"]}
         key: Any = (model, *map(str, options.values()))
     else:
         key = id(model)
-        extra = [name for name, default in _OF_DATA.items() if wanted[name] != default]
+        extra = [name for name, default in _OF_DATA.items() if data[name] != default]
         if extra:
             raise InputError(f"{extra[0]} goes with a problem's name; this model has its data already.")
     if key not in models:
@@ -256,50 +233,17 @@ def _model(wanted: Mapping[str, Any], models: dict[Any, _Loaded]) -> _Loaded:
     return models[key]
 
 
-def _rule(wanted: Mapping[str, Any]) -> Rule:
-    optimizer, stepsize = wanted["optimizer"], wanted["stepsize"]
-    if isinstance(optimizer, str):
-        if optimizer not in RULES:
-            raise unknown_name("optimizer", optimizer, RULES)
-        if stepsize is None:
-            raise InputError(f"optimizer={optimizer!r} needs a stepsize= beside it.")
-        return RULES[optimizer](stepsize)
-    rule = get_rule(optimizer)
-    return rule if stepsize is None else replace(rule, stepsize=stepsize)
-
-
-def _engine(engine: Any, model: Model, resolve: bool) -> str:
-    if not resolve and isinstance(engine, str) and engine in ("numpy", "julia"):
-        return str(engine)
-    return select_engine(model, Settings.of(engine=engine)).name
-
-
-def _positive(name: str, value: Any) -> float:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
-        raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
-    return float(value)
-
-
-def _location(value: Any, model: Model) -> tuple[Any, float | str]:
-    array = real_array("init_location", value)
-    if array.shape not in ((), (model.dim,)) or not np.isfinite(array).all():
-        raise InputError(
-            f"init_location must be a finite number, or such an array of shape ({model.dim},) in a list, got {value!r}."
-        )
-    return (float(array), float(array)) if array.shape == () else (array, digest(array))
-
-
-def _cost(model: Model, n_data: int, family: Family, counts: Mapping[str, int]) -> float:
+def _cost(model: Model, n_data: int, settings: Settings) -> float:
     """Nanoseconds on one core, roughly: over twelve unlike fits, seconds per unit differed by less than a factor of 3.
 
     A draw costs noise and density in each coordinate, a pass over the data, and the product with C; a gradient takes
     three times that; an update passes over the parameters, and has a cost however small it is.
     """
-    p = family.n_params(model.layout)
+    p = settings.family.n_params(model.layout)
     draw = 10 * model.work_per_point + 0.4 * n_data + 0.3 * (p - model.dim)
-    update = 3 * counts["n_samples"] * draw + 12 * p + 20_000
-    n_estimates = counts["n_iterations"] // counts["elbo_every"] + 1
-    return float(counts["n_iterations"]) * update + float(n_estimates) * counts["elbo_samples"] * draw
+    update = 3 * settings.n_samples * draw + 12 * p + 20_000
+    n_estimates = settings.n_iterations // settings.elbo_every + 1
+    return float(settings.n_iterations) * update + float(n_estimates) * settings.elbo_samples * draw
 
 
 def _n_data(model: Model) -> int:

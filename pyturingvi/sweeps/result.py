@@ -185,14 +185,14 @@ def load_sweep(out: str | os.PathLike[str], grid: Any = None) -> SweepResult:
         return collect(folder, None)
     from pyturingvi.sweeps.grid import read_grid
 
-    return collect(folder, {cell.name: cell.settings for cell in read_grid(grid)})
+    return collect(folder, {cell.name: cell.description for cell in read_grid(grid)})
 
 
 # ---- words for a table --------------------------------------------------------------------------------------
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A cell's settings with a number or a word in each place."""
     rule = dict(settings["optimizer"])
-    stepsize = rule.pop("stepsize")
+    stepsize = rule.pop("stepsize", None)
     if isinstance(stepsize, dict):
         stepsize = f"step_decay({stepsize['initial']:g}, {stepsize['factor']:g}, {stepsize['every']})"
     return {

@@ -112,8 +112,8 @@ def sweep(
     folder = SweepFolder.create(out)
     with SweepLock(folder) as lock:
         folder.tidy()
-        to_do = [cell for cell in cells if not folder.is_done(cell.name, cell.settings, keep)]
-        if given is not None and given.in_threads and any(cell.settings["engine"] == "julia" for cell in to_do):
+        to_do = [cell for cell in cells if not folder.is_done(cell.name, cell.description, keep)]
+        if given is not None and given.in_threads and any(cell.settings.engine == "julia" for cell in to_do):
             raise EngineError(
                 "executor: it runs the cells in threads, and Julia runs in the main thread of a process only. Use "
                 "engine='numpy' where the model allows it, an executor of processes, or none."
@@ -126,7 +126,7 @@ def sweep(
                 bar.learn(cell.cost, seconds, earlier=True)
         with DeferredInterrupt() as interrupt:
             interrupted = SweepRun(folder, lock, workers, bar, interrupt, keep, n_threads).work_off(to_do)
-    return collect(folder, {cell.name: cell.settings for cell in cells}, interrupted)
+    return collect(folder, {cell.name: cell.description for cell in cells}, interrupted)
 
 
 class SweepRun:
@@ -152,7 +152,7 @@ class SweepRun:
 
     def work_off(self, cells: list[Cell]) -> bool:
         """Run the cells, the costliest first; True if Ctrl-C ended it."""
-        for digest, model in {cell.settings["model_digest"]: cell.model for cell in cells}.items():
+        for digest, model in {cell.description["model_digest"]: cell.model for cell in cells}.items():
             self.files[digest] = store_model(self.folder, model, digest)
         self.waiting.extend(sorted(cells, key=lambda cell: -cell.cost))
         ended = False
@@ -184,9 +184,9 @@ class SweepRun:
                 out=str(self.folder.root),
                 token=self.lock.token,
                 name=cell.name,
+                description=cell.description,
                 settings=cell.settings,
-                init_location=cell.init_location,
-                model=self.files[cell.settings["model_digest"]] or cell.model,
+                model=self.files[cell.description["model_digest"]] or cell.model,
                 keep=self.keep,
                 n_threads=self.n_threads,
             )
@@ -240,7 +240,7 @@ class SweepRun:
             self.waiting.append(cell)
             return
         message = f"Its worker was lost {MAX_LOSSES} times, the last time so: {why}"
-        write_failure(self.folder, cell.name, cell.settings, "WorkerLost", message)
+        write_failure(self.folder, cell.name, cell.description, "WorkerLost", message)
         self.bar.count("failed")
 
     def _show(self) -> None:

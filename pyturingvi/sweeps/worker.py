@@ -16,18 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from pyturingvi.errors import DataError, InputError, OutputError
-from pyturingvi.families import family_from_config
-from pyturingvi.fitting import fit
+from pyturingvi.fitting import run as run_fit
 from pyturingvi.models.base import Model
-from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.monitor import Outcome
-from pyturingvi.optimize.rules import rule_from_config
 from pyturingvi.result import Fit
-from pyturingvi.settings import model_digest
+from pyturingvi.settings import Settings, model_digest
 from pyturingvi.support.files import check_writable, make_folder
 from pyturingvi.support.interrupts import DeferredInterrupt
 from pyturingvi.sweeps.cell_file import cell_text, json_text
 from pyturingvi.sweeps.folder import SweepFolder, publish, read_model
+from pyturingvi.sweeps.grid import own_parts
 from pyturingvi.sweeps.lock import is_at_work
 from pyturingvi.sweeps.parent import parent_watcher
 
@@ -41,8 +39,8 @@ class Task:
     out: str
     token: str
     name: str
-    settings: dict[str, Any]
-    init_location: Any
+    description: dict[str, Any]
+    settings: Settings
     model: Model | str  # or the name of its file
     keep: str
     n_threads: int
@@ -105,7 +103,7 @@ def _run(task: Task, folder: SweepFolder, goes_on: Callable[[], bool]) -> Report
     except (Exception, SystemExit) as error:
         timing |= {"seconds": time.perf_counter() - clock, "traceback": traceback.format_exc()}
         publish(folder.timing_file(task.name), json_text(timing))
-        write_failure(folder, task.name, task.settings, type(error).__name__, str(error) or type(error).__name__)
+        write_failure(folder, task.name, task.description, type(error).__name__, str(error) or type(error).__name__)
         if not folder.checkpoint(task.name).exists():
             folder.clear_scratch(task.name)
         return Report(task.name, "failed", "failed")
@@ -118,44 +116,32 @@ def _run(task: Task, folder: SweepFolder, goes_on: Callable[[], bool]) -> Report
     publish(folder.timing_file(task.name), json_text(timing))
     if task.keep == "fit":
         _save_fit(found, trace, folder.fit_file(task.name))
-    text = cell_text(task.settings, found.status, found.message, found.n_updates, trace)
+    text = cell_text(task.description, found.status, found.message, found.n_updates, trace)
     publish(folder.cell_file(task.name), text)  # the last one: now the cell is done
     folder.clear_scratch(task.name)
     return Report(task.name, "done", found.status, found.seconds)
 
 
-def write_failure(folder: SweepFolder, name: str, settings: dict[str, Any], error: str, message: str) -> None:
+def write_failure(folder: SweepFolder, name: str, description: dict[str, Any], error: str, message: str) -> None:
     """Record that a cell failed; the next call tries it again."""
-    if not folder.is_done(name, settings, "trace"):
-        publish(folder.cell_file(name), cell_text(settings, "failed", message, error=error))
+    if not folder.is_done(name, description, "trace"):
+        publish(folder.cell_file(name), cell_text(description, "failed", message, error=error))
 
 
 def _fit(task: Task, folder: SweepFolder, stop: Callable[[int, float], bool]) -> Fit:
-    settings = task.settings
-    wanted = settings["model_digest"]
+    wanted = task.description["model_digest"]
     model = _read_model(str(folder.models / task.model), wanted) if isinstance(task.model, str) else task.model
+    for part in (model, *own_parts(task.settings)):  # a class that came by pickle is not registered here yet
+        part.registry.add(type(part))
     if model_digest(model) != wanted:
-        raise DataError(f"{settings['model']}: the worker has another model than the one the sweep was started with.")
+        raise DataError(f"{model.label}: the worker has another model than the one the sweep was started with.")
     model = copy.copy(model)  # the label is this cell's; the model may be shared
-    model.label = settings["model"]
-    averaging = settings["averaging"]
+    model.label = task.description["model"]
     checkpoint = folder.checkpoint(task.name)
     while True:
         resumed = checkpoint.exists()
         try:
-            return fit(
-                model,
-                family_from_config(settings["family"]),
-                rule_from_config(settings["optimizer"]),
-                **{key: settings[key] for key in ("n_iterations", "n_samples", "elbo_every", "elbo_samples")},
-                **{key: settings[key] for key in ("init_scale", "seed", "engine", "device", "dtype")},
-                init_location=task.init_location,
-                averaging=None if averaging is None else PolynomialAveraging(averaging["eta"]),
-                progress=False,
-                checkpoint=checkpoint,
-                callback=stop,
-                n_threads=task.n_threads,
-            )
+            return run_fit(model, task.settings, checkpoint=checkpoint, callback=stop, n_threads=task.n_threads)
         except (InputError, OutputError):  # raised before the first update
             if not resumed:
                 raise
