@@ -145,6 +145,44 @@ def test_a_data_seed_and_a_folder_of_data_may_be_of_numpy_and_a_string(isotropic
         read_grid({"model": "rpoisson-small", "data_dir": str(tmp_path / "none"), **SMALL})
 
 
+def test_a_setting_that_came_later_changes_no_name_where_it_has_its_default(isotropic: Any) -> None:
+    base: dict[str, Any] = {"model": isotropic, **SMALL}
+    plain, default, given = (
+        read_grid({**base, **more})[0] for more in ({}, {"stop_within": None}, {"stop_within": 0.5})
+    )
+    assert (default.name, default.description) == (plain.name, plain.description)
+    assert given.name != plain.name
+    assert given.description["stop_within"] == 0.5
+
+
+def test_a_seed_may_be_as_large_as_that_of_a_fit(isotropic: Any, executor: Any, tmp_path: Path) -> None:
+    found = run({"model": isotropic, "seed": 2**70, **SMALL}, executor, tmp_path)
+    direct = tv.fit(isotropic, seed=2**70, progress=False, **SMALL)
+    assert found.frame()["elbo"].tolist() == [direct.elbo["elbo"].iloc[-1]]
+    assert found.frame()["seed"].tolist() == [2**70]
+
+
+class MyAdam(tv.Adam):
+    """Not registered."""
+
+
+class MyFamily(tv.Structured):
+    """Not registered."""
+
+
+class MyModel(tv.models.IsotropicGaussian):
+    """Not registered."""
+
+
+@pytest.mark.parametrize(
+    "own", [{"optimizer": MyAdam(1e-3)}, {"family": MyFamily()}, {"model": MyModel(3)}], ids=lambda own: next(iter(own))
+)
+def test_a_class_that_is_not_registered_is_refused_by_name(isotropic: Any, tmp_path: Path, own: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"test_sweep_grid\.My\w+ is a \w+ of your own.*@tv\.register"):
+        run({"model": isotropic, **SMALL, **own}, None, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_note_says_which_cell_is_wrong(isotropic: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         run({"model": isotropic, "seed": [4, -4]}, None, tmp_path)

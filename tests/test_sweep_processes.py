@@ -229,6 +229,26 @@ def test_a_model_of_a_lambda_reaches_local_workers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.traces()["elbo"], tv.fit(model, progress=False, **SMALL).elbo["elbo"])
 
 
+def test_a_registered_class_of_ones_own_runs_in_local_workers(isotropic: Any, tmp_path: Path) -> None:
+    class HalfSteps(tv.SGD):
+        def constants(self, iteration: int) -> tuple[float, ...]:
+            return tuple(constant / 2 for constant in super().constants(iteration))
+
+    tv.register(HalfSteps)
+    try:
+        found = local({"model": isotropic, "optimizer": HalfSteps(0.02), **SMALL}, tmp_path, keep="fit")
+        kept = found.fit(found.cells[0])
+        np.testing.assert_array_equal(
+            kept.params, tv.fit(isotropic, "structured", HalfSteps(0.02), progress=False, **SMALL).params
+        )
+    finally:
+        del tv.optimize.Rule.registry["HalfSteps"]
+    assert kept.spec.optimizer["rule"] == "HalfSteps"
+    np.testing.assert_array_equal(
+        kept.params, tv.fit(isotropic, "structured", tv.SGD(0.01), progress=False, **SMALL).params
+    )
+
+
 def test_the_pool_of_the_standard_library(poisson: Any, tmp_path: Path) -> None:
     """It pickles plainly."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
