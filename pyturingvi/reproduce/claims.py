@@ -93,16 +93,15 @@ def medians(elbo: pd.DataFrame) -> dict[tuple[str, int], Curves]:
         here = elbo[(elbo.problem == problem) & elbo.status.isin(FINISHED)]
         longest = int(here.n_iterations.max())
         for iteration in dict.fromkeys([longest, longest if (here.n_iterations == longest).all() else realistic.EARLY]):
-            frame, curves = values_at(here, iteration), {}
-            for family in FAMILIES:
-                of_family = frame[frame.family == family]
-                medians = {}
-                for step in np.sort(of_family.stepsize.unique()):
-                    part = of_family[of_family.stepsize == step]
-                    medians[float(step)] = median_of(part.value.to_numpy(), part.error.to_numpy())
-                if medians:
-                    curves[family] = medians
-            found[problem, iteration] = curves
+            frame = values_at(here, iteration)
+            found[problem, iteration] = {
+                family: {
+                    float(step): median_of(part.value.to_numpy(), part.error.to_numpy())  # type: ignore[arg-type]
+                    for step, part in frame[frame.family == family].groupby("stepsize")
+                }
+                for family in FAMILIES
+                if (frame.family == family).any()
+            }
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, as_completed
 from typing import Any
@@ -40,8 +41,13 @@ def run_tasks(
 
     weights = costs or [1.0] * len(tasks)
     n_workers = min(job.n_workers or default_workers(), len(tasks))
-    bar_format = "{desc}: {percentage:3.0f}%|{bar}| {elapsed} passed, {remaining} left"
-    bar: Any = tqdm(total=sum(weights), desc=what, bar_format=bar_format, disable=not job.progress, mininterval=1)
+    bar: Any = tqdm(
+        total=sum(weights),
+        desc=what,
+        bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed} passed, {remaining} left",
+        mininterval=1,
+        disable=not job.progress or sys.stderr is None,  # which a program without a console does not have
+    )
     pool = local_pool(n_workers) if n_workers > 1 else None
     results: dict[int, Any] = {}
     try:
