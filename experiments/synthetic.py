@@ -2,7 +2,7 @@
 
 python experiments/synthetic.py                             # every published point: 40 minutes with Julia
 python experiments/synthetic.py --preset quick              # minutes, also without
-python experiments/synthetic.py --from-csv                  # draw and compare again from the committed runs
+python experiments/synthetic.py --from-csv                  # draw and judge again from the committed runs
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def reproduce(
     preset: Annotated[str, typer.Option(help="quick: minutes. paper: the paper's size; `list` has more.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder for FIGURE_PRESET_*.csv and .png.")] = Path("reproduced"),
     from_csv: Annotated[
-        bool, typer.Option("--from-csv", help="Compute nothing: draw and compare again from the CSV files in --out.")
+        bool, typer.Option("--from-csv", help="Compute nothing: draw and judge again from the CSV files in --out.")
     ] = False,
     engine: Annotated[str, typer.Option(help="auto, numpy or julia.")] = "auto",
     workers: Annotated[int | None, typer.Option(help="Processes; by default one a physical core.")] = None,

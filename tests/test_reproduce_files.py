@@ -201,8 +201,7 @@ def test_files_are_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*.part"))
 
 
-@pytest.mark.parametrize("figure", ["synthetic", "theory", "stepsize", "trace"])
-def test_pictures_are_replaced_whole_or_not_at_all_and_let_go_of(figure, tmp_path, monkeypatch):
+def test_pictures_are_replaced_whole_or_not_at_all_and_let_go_of(tmp_path, monkeypatch):
     plt = pytest.importorskip("matplotlib.pyplot")
 
     def interrupted(self, target, **settings):
@@ -212,17 +211,17 @@ def test_pictures_are_replaced_whole_or_not_at_all_and_let_go_of(figure, tmp_pat
             target.write(b"half")
         raise KeyboardInterrupt
 
-    preset = committed(figure, tmp_path).preset
-    pictures = [tmp_path / path.name for path in RESULTS.glob(f"{figure}_*.png")]
+    committed("theory", tmp_path)
+    pictures = [tmp_path / path.name for path in RESULTS.glob("theory_*.png")]
     open_before = plt.get_fignums()
-    reproduce(figure, preset, tmp_path, from_csv=True)
+    reproduce("theory", "paper", tmp_path, from_csv=True)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
     assert plt.get_fignums() == open_before
     for path in pictures:
         path.write_bytes(b"old")
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        reproduce(figure, preset, tmp_path, from_csv=True)
+        reproduce("theory", "paper", tmp_path, from_csv=True)
     assert pictures
     assert {path.read_bytes() for path in pictures} == {b"old"}
     assert plt.get_fignums() == open_before
