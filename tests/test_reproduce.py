@@ -82,7 +82,7 @@ from pathlib import Path
 import pyturingvi as tv
 class Diagonal(tv.MeanField):
     name = "diagonal"
-tv.families.FAMILIES["diagonal"] = Diagonal
+tv.register(Diagonal)
 from pyturingvi.reproduce import realistic, theory
 from pyturingvi.reproduce.figure import Job, reproduce
 from pyturingvi.reproduce.synthetic import plan

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,6 @@ from pyturingvi.errors import DataError, InputError, OutputError
 from pyturingvi.reproduce.figure import FAMILIES, Job, reproduce
 from pyturingvi.reproduce.synthetic import against_published, plan, problem, runs
 from pyturingvi.reproduce.synthetic.plan import Run
-from pyturingvi.reproduce.synthetic.problem import Reached
 
 TINY = (
     Run("mean-field", 100, 43, 10, 0),
@@ -36,13 +36,17 @@ def tiny(monkeypatch):
     monkeypatch.setitem(plan.PLANS, "quick", lambda found: list(TINY))
 
 
+def ended(arrived, n_updates=1):
+    """What `row_of` needs of a fit."""
+    return SimpleNamespace(arrived=arrived, n_updates=n_updates, status="completed", engine="numpy", seconds=1.0)
+
+
 def published_runs(change=lambda row: None):
     """A table of runs with exactly the published values of figures 1 and 2, each row changed as a test likes."""
     rows = []
 
     def add(run, t):
-        updates = None if t >= problem.NOT_REACHED else 1
-        row = runs.row_of(run, Reached(updates), "numpy", 1.0) | {"T": t}
+        row = runs.row_of(run, ended(t < problem.NOT_REACHED)) | {"T": t}
         change(row)
         row["max_updates"] = max(row["max_updates"], math.ceil(row["T"]) + 1)
         rows.append(row)
@@ -111,14 +115,14 @@ def test_runs_are_rows_and_are_not_made_again(tmp_path, monkeypatch):
     runs.compute(job)
     table = runs.read_runs(job)
     assert len(table) == len(TINY)
-    ended = {(r.family, r.step, r.n_samples): r.ended for r in table.itertuples()}
-    assert ended["full-rank", 49, 10] == "diverged"
-    assert ended["structured", 38, 10] == "reached"
-    assert ended["structured", 38, 8] == "not reached"
+    ends = {(r.family, r.step, r.n_samples): r.ended for r in table.itertuples()}
+    assert ends["full-rank", 49, 10] == "diverged"
+    assert ends["structured", 38, 10] == "reached"
+    assert ends["structured", 38, 8] == "not reached"
     assert math.isnan(table[table.n_samples == 8]["T"].item())  # 300 updates only: no 59,999
     for row in table[table.ended == "reached"].itertuples():
-        expected = problem.updates_to_accuracy(row.family, row.n, row.stepsize, row.n_samples, row.seed)
-        assert row.T == expected.updates - 1
+        expected = problem.proximal_sgd(row.family, row.n, row.stepsize, row.n_samples, row.seed)
+        assert row.T == expected.n_updates - 1
     monkeypatch.setattr(runs, "run_tasks", lambda *arguments: pytest.fail("made again"))
     runs.compute(job)
 
@@ -212,7 +216,7 @@ def test_an_interrupted_call_leaves_the_runs_made_and_one_before_any_nothing(tmp
 
 def test_a_single_run_can_be_reported(tmp_path):
     run = Run("mean-field", 100, plan.best_step("mean-field", 100) - 3, 10, 0)
-    text, _ = report_of(tmp_path, pd.DataFrame([runs.row_of(run, Reached(90), "numpy", 1.0)]), "quick")
+    text, _ = report_of(tmp_path, pd.DataFrame([runs.row_of(run, ended(True, 90))]), "quick")
     assert text.startswith("Runs: 1; ")
 
 

@@ -22,23 +22,23 @@ def test_published_curves_hold_216_finite_points_on_the_stated_stepsize_grid():
 )
 def test_ten_samples_reproduce_the_published_number_of_updates(family, n, place):
     point = problem.finite_points(family, n).iloc[place]
-    t = [problem.updates_to_accuracy(family, n, point.stepsize, seed=seed).published_t for seed in range(3)]
+    t = [problem.t_of(problem.proximal_sgd(family, n, point.stepsize, seed=seed)) for seed in range(3)]
     assert abs(np.mean(t) - point.iterations) <= max(0.03 * point.iterations, 2.0)
 
 
 def test_full_rank_reproduces_the_published_number_of_updates_near_its_best_stepsize():
     point = problem.finite_points("full-rank", 100).iloc[-2]
-    t = [problem.updates_to_accuracy("full-rank", 100, point.stepsize, seed=seed).published_t for seed in range(2)]
+    t = [problem.t_of(problem.proximal_sgd("full-rank", 100, point.stepsize, seed=seed)) for seed in range(2)]
     assert abs(np.mean(t) - point.iterations) <= 0.03 * point.iterations
 
 
 def test_the_eight_samples_of_the_text_do_not_reach_the_accuracy_where_the_figure_does():
     point = problem.finite_points("structured", 100).iloc[-1]
     assert point.iterations < 100
-    reached = problem.updates_to_accuracy("structured", 100, point.stepsize, n_samples=8, max_updates=3_000)
-    assert reached.updates is None
-    ten = problem.updates_to_accuracy("structured", 100, point.stepsize, n_samples=10, max_updates=3_000)
-    assert ten.updates is not None
+    reached = problem.proximal_sgd("structured", 100, point.stepsize, n_samples=8, max_updates=3_000)
+    assert not reached.arrived
+    ten = problem.proximal_sgd("structured", 100, point.stepsize, n_samples=10, max_updates=3_000)
+    assert ten.arrived
 
 
 def test_a_run_stops_at_the_first_update_within_epsilon_of_the_target():
@@ -62,6 +62,6 @@ def test_a_run_stops_at_the_first_update_within_epsilon_of_the_target():
 
 
 def test_a_diverging_stepsize_counts_as_not_reached_and_ends_the_run():
-    reached = problem.updates_to_accuracy("mean-field", 100, 0.5, max_updates=500)
-    assert reached.published_t == problem.NOT_REACHED
-    assert reached.diverged
+    reached = problem.proximal_sgd("mean-field", 100, 0.5, max_updates=500)
+    assert problem.t_of(reached) == problem.NOT_REACHED
+    assert reached.status == "diverged"

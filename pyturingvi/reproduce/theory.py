@@ -21,22 +21,14 @@ from pyturingvi import theory
 from pyturingvi.errors import InputError
 from pyturingvi.families import FullRank, MeanField, Structured
 from pyturingvi.families.base_distributions import BaseSpec
-from pyturingvi.fitting import fit
 from pyturingvi.layout import Layout
 from pyturingvi.models import IsotropicGaussian
-from pyturingvi.optimize.rules import ProximalSGD
 from pyturingvi.problems import list_problems
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
-from pyturingvi.reproduce.synthetic.problem import (
-    PUBLISHED_SAMPLES,
-    published_scaling,
-    stepsizes,
-    updates_to_accuracy,
-)
+from pyturingvi.reproduce.synthetic.problem import PUBLISHED_SAMPLES, proximal_sgd, published_scaling, stepsizes
 from pyturingvi.reproduce.tasks import run_tasks
 from pyturingvi.reproduce.theory_report import read, report
 from pyturingvi.support.files import write_table
-from pyturingvi.support.interrupts import interrupts_raised
 from pyturingvi.theory import QuadraticTarget
 
 if TYPE_CHECKING:
@@ -152,36 +144,16 @@ def promise(family: str, n: int) -> theory.Complexity:
 
 def distances_at(family: str, n: int, constants: theory.Complexity, seeds: int) -> np.ndarray:
     """`||lambda_T - lambda*||^2` after the promised T updates at the promised stepsize, one value a seed."""
-    model = IsotropicGaussian(n)
-    optimum = theory.isotropic_target(model).optimum(family)
-    distances = []
-    for seed in range(seeds):
-        with interrupts_raised():
-            found = fit(
-                model,
-                family,
-                ProximalSGD(constants.stepsize),
-                n_iterations=constants.n_updates,
-                n_samples=PUBLISHED_SAMPLES,
-                elbo_every=constants.n_updates,
-                elbo_samples=1,
-                init_scale=1.0,
-                seed=seed,
-                engine="numpy",
-                progress=False,
-                n_threads=1,
-            )
-        distances.append(((found.params - optimum) ** 2).sum())
-    return np.array(distances)
+    optimum = theory.isotropic_target(IsotropicGaussian(n)).optimum(family)
+    stepsize, limit = constants.stepsize, constants.n_updates
+    runs = [proximal_sgd(family, n, stepsize, seed=k, max_updates=limit, stop_within=None) for k in range(seeds)]
+    return np.array([((run.params - optimum) ** 2).sum() for run in runs])
 
 
 def mean_updates(family: str, n: int, stepsize: float, seeds: int, limit: int) -> float:
     """Mean number of updates until the accuracy is reached; NaN where one run does not get there."""
-    runs = [
-        updates_to_accuracy(family, n, stepsize, seed=seed, max_updates=limit, epsilon=EPSILON).updates
-        for seed in range(seeds)
-    ]
-    return math.nan if None in runs else float(np.mean([r for r in runs if r is not None]))
+    runs = [proximal_sgd(family, n, stepsize, seed=k, max_updates=limit, stop_within=EPSILON) for k in range(seeds)]
+    return float(np.mean([run.n_updates if run.arrived else math.nan for run in runs]))
 
 
 def complexity_row(family: str, n: int, published: float | None, seeds: int, best_seeds: int) -> dict[str, Any]:

@@ -7,7 +7,6 @@ updates made minus one; both were found by simulation, and the tests show the fi
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,8 @@ from pyturingvi.support.interrupts import interrupts_raised
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from pyturingvi.result import Fit
 
 PUBLISHED_SAMPLES = 10
 MAX_UPDATES = 60_000
@@ -86,30 +87,17 @@ def _scaling_values() -> dict[tuple[str, int], float]:
 
 
 # ---- one run ------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Reached:
-    """One run: updates made until `||lambda - lambda*||^2 <= epsilon`, or None, and whether it diverged."""
-
-    updates: int | None
-    diverged: bool = False
-
-    @property
-    def published_t(self) -> float:
-        """T as the paper counts it: updates made minus one, 59,999 where not reached."""
-        return NOT_REACHED if self.updates is None else self.updates - 1
-
-
-def updates_to_accuracy(
+def proximal_sgd(
     family: str,
     n: int,
     stepsize: float,
     n_samples: int = PUBLISHED_SAMPLES,
     seed: int = 0,
     max_updates: int = MAX_UPDATES,
-    epsilon: float = 1.0,
+    stop_within: float | None = 1.0,
     engine: str = "numpy",
-) -> Reached:
-    """Run proximal SGD from m = 0, C = I until the parameters are within `epsilon` of the optimum.
+) -> Fit:
+    """Proximal SGD from m = 0, C = I, until the parameters are within a squared distance of the optimum.
 
     Parameters
     ----------
@@ -119,17 +107,13 @@ def updates_to_accuracy(
     stepsize : float
     n_samples : int
         Monte Carlo samples M.
-    epsilon : float
-        Accuracy in squared distance to the optimum m* = 5, C* = sqrt(0.1) I.
+    stop_within : float, optional
+        Squared distance to the optimum m* = 5, C* = sqrt(0.1) I; with None all updates are made.
     engine : {"numpy", "julia"}
         The engines draw different noise from the same seed.
-
-    Returns
-    -------
-    Reached
     """
     with interrupts_raised():
-        found = fit(
+        return fit(
             IsotropicGaussian(n),
             family,
             ProximalSGD(stepsize),
@@ -141,7 +125,11 @@ def updates_to_accuracy(
             seed=seed,
             engine=engine,
             progress=False,
-            n_threads=1,  # runs are many and small, so the machine's cores belong to a sweep over them
-            stop_within=epsilon,
+            n_threads=1,  # runs are many and small, so the machine's cores belong to the others
+            stop_within=stop_within,
         )
-    return Reached(found.n_updates if found.arrived else None, found.status == "diverged")
+
+
+def t_of(found: Fit) -> float:
+    """T as the paper counts it: updates made minus one, 59,999 where the accuracy is not reached."""
+    return found.n_updates - 1 if found.arrived else NOT_REACHED

@@ -17,7 +17,7 @@ from pyturingvi.errors import OutputError
 from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.reproduce.figure import Job
 from pyturingvi.reproduce.synthetic.plan import Key, Run, plan
-from pyturingvi.reproduce.synthetic.problem import MAX_UPDATES, Reached, updates_to_accuracy
+from pyturingvi.reproduce.synthetic.problem import MAX_UPDATES, proximal_sgd, t_of
 from pyturingvi.reproduce.tasks import run_tasks
 from pyturingvi.settings import Settings
 from pyturingvi.support.archive import digest
@@ -26,6 +26,8 @@ from pyturingvi.sweeps.pools import default_workers
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from pyturingvi.result import Fit
 
 KEY = ["family", "n", "step", "n_samples", "repeat"]
 NUMBERS = ["n", "step", "n_samples", "repeat", "stepsize", "seed", "max_updates", "T", "seconds"]
@@ -45,19 +47,15 @@ def found_in(runs: pd.DataFrame) -> dict[Key, float]:
 
 def make_run(run: Run, engine: str) -> dict[str, Any]:
     """One run, as a row."""
-    start = time.perf_counter()
-    reached = updates_to_accuracy(
-        run.family, run.n, run.stepsize, run.n_samples, run.seed, run.max_updates, engine=engine
-    )
-    return row_of(run, reached, engine, time.perf_counter() - start)
+    settings = (run.family, run.n, run.stepsize, run.n_samples, run.seed, run.max_updates)
+    return row_of(run, proximal_sgd(*settings, engine=engine))
 
 
-def row_of(run: Run, reached: Reached, engine: str, seconds: float) -> dict[str, Any]:
+def row_of(run: Run, found: Fit) -> dict[str, Any]:
     """The row of a run. T is 59,999 where the accuracy is not reached, and empty where the run had fewer updates."""
-    ended = "reached" if reached.updates is not None else "diverged" if reached.diverged else "not reached"
-    unknown = ended == "not reached" and run.max_updates < MAX_UPDATES
-    t = math.nan if unknown else reached.published_t
-    rest = (run.stepsize, run.seed, run.max_updates, ended, t, engine, round(seconds, 3))
+    ended = "reached" if found.arrived else "diverged" if found.status == "diverged" else "not reached"
+    t = math.nan if ended == "not reached" and run.max_updates < MAX_UPDATES else t_of(found)
+    rest = (run.stepsize, run.seed, run.max_updates, ended, t, found.engine, round(found.seconds, 3))
     return dict(zip(COLUMNS, (*run.key, *rest), strict=True))
 
 
