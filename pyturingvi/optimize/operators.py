@@ -42,7 +42,7 @@ class ProximalEntropy(Operator):
 
     def to_julia(self, runtime: Any) -> Any:
         """Its Julia counterpart."""
-        return runtime.call(runtime.module.proximal_entropy)
+        return runtime.call(runtime.module.ProximalEntropy)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ScaleProjection(Operator):
 
     def to_julia(self, runtime: Any) -> Any:
         """Its Julia counterpart."""
-        return runtime.call(runtime.module.scale_projection, self.min_scale)
+        return runtime.call(runtime.module.ScaleProjection, self.min_scale)
 
 
 for _class in (ProximalEntropy, ScaleProjection):

@@ -1,0 +1,441 @@
+"""Classes of a user's own, written as a user would, and what passes must run: never a parent, never a base class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from targets import GaussianTarget
+
+import pyturingvi as tv
+from pyturingvi.engines.selection import obstacle
+from pyturingvi.errors import EngineError, InputError, OutputError
+from pyturingvi.optimize.rules import rule_from_config
+from pyturingvi.settings import Settings
+
+QUICK: dict[str, Any] = {"progress": False, "engine": "numpy", "elbo_every": 10_000, "elbo_samples": 512}
+
+
+# ---- a family: low rank plus diagonal, with more noise than coordinates ---------------------------------------
+@dataclass(frozen=True)
+class LowRank(tv.families.Family):
+    rank: int = 1
+
+    def n_params(self, layout: tv.Layout) -> int:
+        return layout.dim * (2 + self.rank)
+
+    def bind(self, layout: tv.Layout, dtype: Any = np.float64, xp: ModuleType = np) -> tv.families.BoundFamily:
+        return BoundLowRank(self, layout, dtype, xp)
+
+
+class BoundLowRank(tv.families.BoundFamily):
+    """x = m + exp(s) * u[:d] + V u[d:]."""
+
+    def __init__(self, family: LowRank, layout: tv.Layout, dtype: Any, xp: ModuleType) -> None:
+        super().__init__(family, layout, dtype, xp)
+        self.noise_dim = layout.dim + family.rank
+
+    def parts(self, work: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        d = self.layout.dim
+        return work[:d], np.exp(work[d : 2 * d]), work[2 * d :].reshape(d, -1)
+
+    def transform(self, work: np.ndarray, noise: np.ndarray, out: np.ndarray) -> None:
+        m, s, v = self.parts(work)
+        out[:] = m + s * noise[:, : m.size] + noise[:, m.size :] @ v.T
+
+    def pullback(self, work: Any, noise: Any, points: Any, gradient: Any, out: Any) -> None:
+        m, s, _ = self.parts(work)
+        diagonal = (gradient * noise[:, : m.size]).sum(axis=0) * s
+        out[:] = np.concatenate([gradient.sum(axis=0), diagonal, (gradient.T @ noise[:, m.size :]).ravel()])
+
+    def covariance(self, work: np.ndarray) -> np.ndarray:
+        _, s, v = self.parts(work)
+        return np.diag(s**2) + v @ v.T
+
+    def entropy(self, work: np.ndarray) -> float:
+        return 0.5 * float(np.linalg.slogdet(2 * math.pi * math.e * self.covariance(work))[1])
+
+    def subtract_entropy_gradient(self, work: np.ndarray, out: np.ndarray) -> bool:
+        (m, s, v), inverse = self.parts(work), np.linalg.inv(self.covariance(work))
+        out[m.size :] -= np.concatenate([np.diag(inverse) * s**2, (inverse @ v).ravel()])
+        return bool(np.isfinite(inverse).all())
+
+    def log_q(self, work: np.ndarray, points: np.ndarray) -> np.ndarray:
+        return np.atleast_1d(stats.multivariate_normal(work[: self.layout.dim], self.covariance(work)).logpdf(points))
+
+    def initial_flat(self, location: np.ndarray, scale: float) -> np.ndarray:
+        d = self.layout.dim
+        loadings = 0.1 * scale * np.random.default_rng(0).standard_normal(self.n_params - 2 * d)
+        return np.concatenate([location, np.full(d, math.log(scale)), loadings])
+
+
+def low_rank_target() -> GaussianTarget:
+    """A normal whose covariance is a diagonal and one outer product: a member of the family."""
+    loading = np.array([0.8, -0.5, 0.6, 0.4])
+    covariance = np.diag([0.3, 0.5, 0.2, 0.4]) + np.outer(loading, loading)
+    return GaussianTarget(np.array([1.0, -1.0, 0.5, 2.0]), np.linalg.inv(covariance), tv.Layout(2, 2, 1))
+
+
+def test_a_family_of_ones_own_finds_the_posterior_that_it_holds(tmp_path: Path) -> None:
+    target = low_rank_target()
+    rule = tv.Adam(tv.step_decay(0.02, 0.1, 1500))
+    fit = tv.fit(target.model, LowRank(), rule, n_iterations=4500, n_samples=32, **QUICK)
+    bound = LowRank().bind(target.layout)
+    np.testing.assert_allclose(fit.location, target.mean, atol=0.05)
+    np.testing.assert_allclose(bound.covariance(fit.params), target.covariance, atol=0.05)  # type: ignore[attr-defined]
+    last = fit.elbo.iloc[-1]  # of an evidence of 1, within the noise of log p
+    assert abs(last["elbo"]) < 4 * last["std_error"] + 0.01
+    draws = fit.sample_unconstrained(20_000)
+    np.testing.assert_allclose(np.cov(draws.T), target.covariance, atol=0.08)
+    np.testing.assert_allclose(fit.summary(20_000)["mean"], target.mean[:2], atol=0.08)
+    assert fit.log_q(target.mean[None]) == pytest.approx(
+        stats.multivariate_normal(fit.location, bound.covariance(fit.params)).logpdf(target.mean)  # type: ignore[attr-defined]
+    )
+    with pytest.raises(InputError, match="LowRank family has no scale matrix"):
+        _ = fit.scale
+    with pytest.raises(InputError, match="LowRank family has no proximal operator"):
+        tv.fit(target.model, LowRank(), tv.ProximalSGD(1e-3), n_iterations=1, **QUICK)
+
+
+def test_noise_and_checkpoints_go_with_the_families_own_noise(tmp_path: Path) -> None:
+    target, noise = low_rank_target(), np.random.default_rng(1).standard_normal((30, 8, 5))
+    whole = tv.fit(target.model, LowRank(), n_iterations=30, noise=noise, **QUICK)
+    path = tmp_path / "run.npz"
+    tv.fit(target.model, LowRank(), n_iterations=20, seed=3, checkpoint=path, **QUICK)
+    resumed = tv.fit(target.model, LowRank(), n_iterations=30, seed=3, checkpoint=path, **QUICK)
+    straight = tv.fit(target.model, LowRank(), n_iterations=30, seed=3, **QUICK)
+    np.testing.assert_array_equal(resumed.params, straight.params)
+    assert not np.array_equal(whole.params, straight.params)
+    with pytest.raises(InputError, match=r"noise must have shape .*\(30, 8, 5\), got \(30, 8, 4\)"):
+        tv.fit(target.model, LowRank(), n_iterations=30, noise=noise[:, :, :4], **QUICK)
+
+
+# ---- rules ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Momentum(tv.optimize.ElementwiseRule):
+    decay: float = 0.9
+    n_slots = 1
+
+    def move(self, xp: Any, x: Any, g: Any, slots: Any, scratch: Any, constants: Any) -> None:
+        (velocity,) = slots
+        velocity *= self.decay
+        velocity += g
+        x -= constants[0] * velocity
+
+
+class Frozen(tv.Adam):
+    """Adam that does not move: to be told from its parent."""
+
+    def move(self, xp: Any, x: Any, g: Any, slots: Any, scratch: Any, constants: Any) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Normalized(tv.optimize.Rule):
+    """Steps on the location by the mean slope alone, with its running length as state: no pullback is asked for."""
+
+    def start(self, bound: tv.families.BoundFamily, workers: Any) -> tv.optimize.RuleState:
+        return NormalizedState(self, bound)
+
+
+class NormalizedState(tv.optimize.RuleState):
+    def step(self, work: np.ndarray, batch: tv.optimize.Batch, iteration: int) -> bool:
+        slope = batch.slopes.mean(axis=0)
+        length = float(np.sqrt(slope @ slope))
+        self.scalars["length"] = 0.9 * self.scalars.get("length", length) + 0.1 * length
+        work[: slope.size] += self.schedule(iteration) * slope / self.scalars["length"]
+        return math.isfinite(length)
+
+
+def test_a_rule_of_ones_own_runs_and_finds_the_posterior(gaussian_target: GaussianTarget) -> None:
+    rule = Momentum(tv.step_decay(3e-3, 0.2, 1500))
+    fit = tv.fit(gaussian_target.model, "full-rank", rule, n_iterations=4500, n_samples=32, **QUICK)
+    scale = fit.scale.toarray()
+    np.testing.assert_allclose(fit.location, gaussian_target.mean, atol=0.1)
+    np.testing.assert_allclose(
+        scale @ scale.T, gaussian_target.covariance, atol=0.15 * gaussian_target.covariance.max()
+    )
+
+
+def test_a_subclass_of_adam_does_not_run_as_adam(poisson: tv.models.RobustPoisson) -> None:
+    still = tv.fit(poisson, "mean-field", Frozen(1e-2), n_iterations=20, **QUICK)
+    start = tv.MeanField().bind(poisson.layout).initial_flat(np.zeros(poisson.dim), 0.1)
+    np.testing.assert_array_equal(still.params, start)
+    assert still.spec.optimizer["rule"] == "Frozen"
+    assert still.spec.optimizer["class"].endswith("test_open_core.Frozen")
+
+
+def test_a_rules_scalars_are_kept_in_a_checkpoint(tmp_path: Path, gaussian_target: GaussianTarget) -> None:
+    def fit(n: int, **options: Any) -> tv.Fit:
+        return tv.fit(gaussian_target.model, "mean-field", Normalized(0.1), n_iterations=n, **QUICK, **options)
+
+    fit(15, checkpoint=tmp_path / "run.npz")
+    np.testing.assert_array_equal(fit(40, checkpoint=tmp_path / "run.npz").params, fit(40).params)
+
+
+def test_a_checkpoint_of_a_parent_is_not_gone_on_with(tmp_path: Path, poisson: tv.models.RobustPoisson) -> None:
+    path = tmp_path / "run.npz"
+    tv.fit(poisson, "mean-field", tv.Adam(1e-2), n_iterations=5, checkpoint=path, **QUICK)
+    with pytest.raises(InputError, match=r"belongs to another fit \(optimizer was .*adam.*, is .*Frozen"):
+        tv.fit(poisson, "mean-field", Frozen(1e-2), n_iterations=5, checkpoint=path, **QUICK)
+
+
+# ---- operators ------------------------------------------------------------------------------------------------
+def test_any_rule_takes_an_operator(poisson: tv.models.RobustPoisson) -> None:
+    options: dict[str, Any] = {"n_iterations": 40, "seed": 2, **QUICK}
+    pairs = [
+        (tv.SGD(1e-3, operator=tv.optimize.ProximalEntropy()), tv.ProximalSGD(1e-3)),
+        (tv.SGD(1e-3, operator=tv.optimize.ScaleProjection(0.05)), tv.ProjectedSGD(1e-3, min_scale=0.05)),
+    ]
+    for one, other in pairs:
+        found, expected = (tv.fit(poisson, "structured", rule, **options).params for rule in (one, other))
+        np.testing.assert_array_equal(found, expected)
+        assert rule_from_config(one.config()) == one
+    projected = tv.Adam(0.2, operator=tv.optimize.ScaleProjection(0.3))
+    fit = tv.fit(poisson, "mean-field", projected, **options)
+    assert fit.params[poisson.dim :].min() == 0.3
+    assert tv.fit(poisson, "mean-field", tv.Adam(0.2), **options).params[poisson.dim :].min() < 0.3
+
+
+# ---- base distributions -----------------------------------------------------------------------------------------
+class Uniform(tv.families.BaseDistribution):
+    """On (-sqrt 3, sqrt 3): mean 0, variance 1."""
+
+    @property
+    def kurtosis(self) -> float:
+        return 1.8
+
+    @property
+    def entropy(self) -> float:
+        return math.log(2 * math.sqrt(3))
+
+    def fill(self, generator: Any, out: np.ndarray) -> None:
+        out[...] = generator.uniform(-math.sqrt(3), math.sqrt(3), out.shape)
+
+    def log_density(self, u: np.ndarray) -> np.ndarray:
+        return np.where(abs(u) <= math.sqrt(3), -self.entropy, -np.inf)
+
+
+class Skewless(tv.families.base_distributions.Laplace):
+    """A Laplace by another name, which must not be taken for its parent."""
+
+
+def test_a_base_distribution_of_ones_own_runs(gaussian_target: GaussianTarget) -> None:
+    fit = tv.fit(gaussian_target.model, tv.MeanField(base=Uniform()), n_iterations=300, **QUICK)
+    draws = (fit.sample_unconstrained(5000) - fit.location) / fit.scale.diagonal()
+    assert abs(draws).max() <= math.sqrt(3) + 1e-9
+    assert stats.kstest(draws[:, 0], stats.uniform(-math.sqrt(3), 2 * math.sqrt(3)).cdf).pvalue > 1e-3
+    assert fit.spec.family["base"] == "Uniform"
+
+
+# ---- what runs where --------------------------------------------------------------------------------------------
+class Shifted(tv.models.RobustPoisson):
+    """Another density than its parent's."""
+
+    def _log_density_and_gradient(self, points: Any) -> Any:
+        value, slope = super()._log_density_and_gradient(points)
+        return value - 100 * points[:, 0], slope - 100 * np.eye(1, points.shape[1])
+
+    def _gradient(self, points: Any, out: Any) -> None:
+        out[...] = self._log_density_and_gradient(points)[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"optimizer": Frozen(1e-2)}, {"family": LowRank()}, {"family": tv.MeanField(base=Skewless())}, {"model": Shifted}],
+    ids=["rule", "family", "base", "model"],
+)
+def test_julia_never_runs_a_parent_and_auto_takes_numpy(changes: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((20, 2)), rng.poisson(2, 20)
+    options = dict(changes)
+    model = options.pop("model", tv.models.RobustPoisson)(*data)
+    name = type(next(iter(options.values()), model)).__name__ if "family" not in options else ""
+    assert obstacle("numpy", model, Settings.of(**options)) is None
+    assert obstacle("julia", model, Settings.of(**options)) is not None
+    assert tv.fit(model, n_iterations=2, progress=False, **options).engine == "numpy"
+    with pytest.raises(EngineError, match=rf"engine='julia' cannot run .*{name}.*; use engine='numpy'"):
+        tv.fit(model, n_iterations=2, progress=False, engine="julia", **options)
+
+
+def test_where_no_engine_runs_both_the_message_names_both() -> None:
+    turing = tv.models.Turing.__new__(tv.models.Turing)
+    with pytest.raises(EngineError, match=r"No engine runs tv\.models\.Turing.* with your own class .*Frozen"):
+        tv.fit(turing, "mean-field", Frozen(1e-2), progress=False)
+
+
+# ---- what can be rebuilt --------------------------------------------------------------------------------------
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """Whatever a test registers is forgotten after it."""
+    registries: list[Any] = [
+        kind.registry for kind in (tv.families.Family, tv.families.BaseDistribution, tv.optimize.Rule)
+    ]
+    before = [dict(known) for known in registries]
+    yield
+    for known, classes in zip(registries, before, strict=True):
+        known.clear()
+        known.update(classes)
+
+
+@pytest.mark.parametrize(
+    ("family", "optimizer", "cls"),
+    [
+        (LowRank(2), tv.Adam(1e-2), LowRank),
+        ("mean-field", Momentum(1e-3, decay=0.5), Momentum),
+        (tv.MeanField(base=Uniform()), tv.Adam(1e-2), Uniform),
+    ],
+    ids=["family", "rule", "base"],
+)
+@pytest.mark.usefixtures("registered")
+def test_a_file_names_the_class_and_is_read_once_it_is_registered(
+    tmp_path: Path, family: Any, optimizer: Any, cls: type, isotropic: tv.models.Model
+) -> None:
+    fit = tv.fit(isotropic, family, optimizer, n_iterations=3, **QUICK)
+    path = fit.save(tmp_path / "own.npz")
+    if cls is not Momentum:  # a fit that is read needs its family again, but not its rule
+        with pytest.raises(
+            OutputError, match=rf"own\.npz.*is the class .*test_open_core\.{cls.__name__}.*tv\.register"
+        ):
+            tv.load_fit(path)
+    assert tv.register(cls) is cls
+    again = tv.load_fit(path)
+    np.testing.assert_array_equal(again.params, fit.params)
+    assert type(again.family) is type(fit.family)
+    assert again.family.config() == fit.family.config() | again.family.config()
+    assert rule_from_config(again.spec.optimizer) == optimizer
+    registered_fit = tv.fit(isotropic, family, optimizer, n_iterations=3, **QUICK)
+    assert "class" not in {**registered_fit.spec.family, **registered_fit.spec.optimizer}
+
+
+def test_a_model_of_ones_own_is_given_to_load_fit(tmp_path: Path, isotropic: tv.models.Model) -> None:
+    class Own(tv.models.Model):
+        layout = tv.Layout(2, 0, 0)
+
+        def _log_density_and_gradient(self, points: Any) -> Any:
+            return -0.5 * (points**2).sum(axis=1), -points
+
+    fit = tv.fit(Own(), n_iterations=3, **QUICK)
+    path = fit.save(tmp_path / "own.npz")
+    with pytest.raises(InputError, match=r"own\.npz' holds no model; pass the fitted 'Own' as model="):
+        tv.load_fit(path)
+    with pytest.raises(InputError, match=r"is of another model; pass the fitted 'Own'"):
+        tv.load_fit(path, model=isotropic)
+    np.testing.assert_array_equal(tv.load_fit(path, model=Own()).params, fit.params)
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_cannot_be_registered_is_told() -> None:
+    class Adam(tv.Adam):
+        name = "adam"
+
+    with pytest.raises(InputError, match=r"the rule 'adam' is pyturingvi\.optimize\.rules\.Adam already"):
+        tv.register(Adam)
+    with pytest.raises(InputError, match="lacks bind"):
+        tv.register(type("Half", (tv.families.Family,), {"n_params": lambda self, layout: 1}))
+    for nothing in (int, 3, "adam"):
+        with pytest.raises(InputError, match="register takes a class of"):
+            tv.register(nothing)  # type: ignore[type-var]
+
+
+# ---- saved fits of another version ------------------------------------------------------------------------------
+OLD = Path(__file__).parent / "files" / "fit_of_version_0.1.0.npz"  # written at commit ed30a4c
+
+
+def test_a_fit_of_the_first_version_is_read() -> None:
+    fit = tv.load_fit(OLD)
+    assert (fit.status, fit.n_updates, fit.versions["pyturingvi"]) == ("completed", 60, "0.1.0")
+    assert fit.family == tv.Structured(base=("student_t", 8))
+    assert rule_from_config(fit.spec.optimizer) == tv.Adam(tv.step_decay(1e-2, every=50))
+    assert fit.elbo["iteration"].tolist() == [20, 40, 60]
+    # as that version printed it
+    np.testing.assert_allclose(fit.params[:4], [-0.36176987, -0.38882493, -0.36350204, 0.13166448], rtol=1e-7)
+    np.testing.assert_allclose(fit.summary(200)["mean"].iloc[:3], [0.809021, 0.748438, 0.724095], rtol=1e-5)
+    # and the same settings give the same fit today
+    again = tv.fit(
+        fit.model,
+        fit.family,
+        rule_from_config(fit.spec.optimizer),
+        n_iterations=60,
+        elbo_every=20,
+        elbo_samples=32,
+        seed=4,
+        engine="numpy",
+        progress=False,
+        averaging=tv.PolynomialAveraging(2.0),
+    )
+    assert again.spec == fit.spec
+    np.testing.assert_allclose(again.params, fit.params, rtol=1e-9)
+
+
+def rewritten(path: Path, **changes: Any) -> Path:
+    """The old fit with other settings in its header."""
+    from pyturingvi.support.archive import read_archive, write_archive
+
+    header, arrays = read_archive(OLD, "fit", "test")
+    for key, value in changes.items():
+        if value is None:
+            del header["spec"][key]
+        else:
+            header["spec"][key] = value
+    write_archive(path, header, arrays)
+    return path
+
+
+def test_settings_that_a_file_lacks_have_their_defaults(tmp_path: Path) -> None:
+    fit = tv.load_fit(rewritten(tmp_path / "less.npz", averaging=None, elbo_samples=None, device=None))
+    assert (fit.spec.averaging, fit.spec.elbo_samples, fit.spec.device) == (None, 1024, "cpu")
+
+
+def test_settings_that_a_later_version_wrote_are_named_with_it(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"settings 'subsample', 'warm_up', which .* pyturingvi 0\.1\.0 wrote it"):
+        tv.load_fit(rewritten(tmp_path / "more.npz", subsample=3, warm_up=True))
+
+
+# ---- one settings object ----------------------------------------------------------------------------------------
+def test_a_setting_has_the_same_bounds_everywhere(isotropic: tv.models.Model, tmp_path: Path) -> None:
+    assert tv.fit(isotropic, n_iterations=1, seed=2**70, **QUICK).spec.seed == 2**70
+    grid = {"model": isotropic, "seed": 2**70, "n_iterations": 1, "engine": "numpy"}
+    assert (tv.sweep(grid, out=tmp_path, progress=False).frame()["status"] == "completed").all()
+
+
+def test_arguments_after_the_optimizer_are_named(isotropic: tv.models.Model) -> None:
+    with pytest.raises(TypeError, match="positional"):
+        tv.fit(isotropic, "mean-field", tv.Adam(1e-2), 100)  # type: ignore[misc]
+
+
+def test_stop_within_needs_a_model_that_knows_its_optimum(poisson: tv.models.RobustPoisson) -> None:
+    with pytest.raises(InputError, match="stop_within: rpoisson does not know its optimum"):
+        tv.fit(poisson, n_iterations=1, stop_within=1.0, **QUICK)
+    for value in (0, -1.0, float("nan"), True, "1"):
+        with pytest.raises(InputError, match="stop_within must be a finite number above 0"):
+            tv.fit(poisson, n_iterations=1, stop_within=value, **QUICK)  # type: ignore[arg-type]
+
+
+def test_draws_that_do_not_fit_in_memory_are_refused_before_they_are_made(isotropic: tv.models.Model) -> None:
+    fit = tv.fit(isotropic, n_iterations=1, **QUICK)
+    with pytest.raises(
+        tv.errors.MemoryLimitError, match=r"sample with n=1,000,000,000,000 at d=.* Nothing was allocated"
+    ):
+        fit.sample(10**12)
+
+
+def test_arviz_is_told_how_the_fit_ended(isotropic: tv.models.Model) -> None:
+    fit = tv.fit(isotropic, n_iterations=3, callback=lambda iteration, elbo: True, **{**QUICK, "elbo_every": 1})
+    attrs = fit.to_arviz(10)["posterior"].attrs
+    assert (attrs["status"], attrs["n_updates"], attrs["family"]) == ("interrupted", 1, "structured")
+    assert attrs["elbo"] == fit.elbo["elbo"].iloc[-1]
+
+
+def test_a_fit_runs_without_standard_error(isotropic: tv.models.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under pythonw, or in a service."""
+    monkeypatch.setattr("sys.stderr", None)
+    monkeypatch.setattr("sys.stdout", None)
+    assert tv.fit(isotropic, n_iterations=2, elbo_samples=4).n_updates == 2
