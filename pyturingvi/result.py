@@ -244,10 +244,6 @@ class Fit:
         return target
 
 
-class _ModelNeeded(InputError):
-    pass
-
-
 def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
     """Read a fit that `Fit.save` wrote, in this version or an earlier one.
 
@@ -274,29 +270,28 @@ def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
         versions = header.get("versions", {})
         spec = FitSpec.from_json(header["spec"], versions.get("pyturingvi", "of an unknown version"))
         family = family_from_config(spec.family)
-        if header["model_state"] is not None and model is None:
+        from_file = header["model_state"] is not None and model is None
+        if from_file:
             state = join_state(header["model_state"], arrays, "model.")
             model = model_class(header["model"], header).from_state(state)
-        elif not isinstance(model, Model) or model_digest(model) != spec.model_digest:
-            what = "holds no model" if model is None else "is of another model"
-            raise _ModelNeeded(f"load_fit: {str(where)!r} {what}; pass the fitted {header['label']!r} as model=.")
-        if header["label"] != model.label:
-            model.label = header["label"]
-        outcome = Outcome(
-            arrays["params"], header["n_updates"], header["status"], header["message"], header.get("arrived", False)
-        )
+        label, arrived = header["label"], header.get("arrived", False)
+        outcome = Outcome(arrays["params"], header["n_updates"], header["status"], header["message"], arrived)
         rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
-        fit = Fit(model, family, spec, outcome, rows, header["seconds"], versions)
-        n_params = fit.family.n_params(model.layout)
-    except _ModelNeeded:
-        raise
+        seconds = header["seconds"]
     except InputError as error:  # what the file names is not to be had here
         raise OutputError(f"load_fit: {str(where)!r}: {error}") from None
     except (LookupError, TypeError, ValueError) as error:
         raise damaged(where, "load_fit", error) from None
-    if fit.params.shape != (n_params,):
-        raise damaged(where, "load_fit", f"it holds {fit.params.size} parameters in place of {n_params}")
-    return fit
+    if not from_file and (not isinstance(model, Model) or model_digest(model) != spec.model_digest):
+        what = "holds no model" if model is None else "is of another model"
+        raise InputError(f"load_fit: {str(where)!r} {what}; pass the fitted {label!r} as model=.")
+    assert model is not None
+    if label != model.label:
+        model.label = label
+    n_params = family.n_params(model.layout)
+    if outcome.params.shape != (n_params,):
+        raise damaged(where, "load_fit", f"it holds {outcome.params.size} parameters in place of {n_params}")
+    return Fit(model, family, spec, outcome, rows, seconds, versions)
 
 
 def _versions() -> dict[str, str]:

@@ -256,9 +256,7 @@ class ProximalSGD(SGD):
     operator: Operator = field(default=ProximalEntropy(), init=False)
     name: ClassVar[str] = "proximal-sgd"
 
-    def to_julia(self, runtime: Any) -> Any:
-        """Its Julia counterpart, the stepsize left out."""
-        return runtime.call(runtime.module.sgd, self.operator_to_julia(runtime))
+    to_julia = SGD.to_julia  # with the operator
 
 
 @dataclass(frozen=True)
@@ -283,9 +281,7 @@ class ProjectedSGD(SGD):
         object.__setattr__(self, "operator", ScaleProjection(self.min_scale))
         super().__post_init__()
 
-    def to_julia(self, runtime: Any) -> Any:
-        """Its Julia counterpart, the stepsize left out."""
-        return runtime.call(runtime.module.sgd, self.operator_to_julia(runtime))
+    to_julia = SGD.to_julia  # with the operator
 
 
 RULES = Rule.registry
