@@ -5,12 +5,15 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 import pyturingvi as tv
+from pyturingvi.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -60,3 +63,27 @@ def test_the_examples_of_a_module_give_what_they_show(name):
     examples = doctest.testmod(importlib.import_module(name), extraglobs={"tv": tv, "np": np})
     assert examples.attempted > 0
     assert examples.failed == 0
+
+
+def commands() -> list[list[str]]:
+    """What the pages tell to type that begins with `pyturingvi` or `python FILE`, comments cut off."""
+    lines = []
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"]:
+        for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            for line in re.split(r"\n| && ", block):
+                words = shlex.split(line, comments=True)
+                if words and Path(words[0]).name in ("pyturingvi", "python"):
+                    lines.append([Path(words[0]).name, *words[1:]])
+    return lines
+
+
+def test_the_commands_of_the_pages_are_there():
+    group = typer.main.get_command(app)
+    subcommands = set()
+    for program, first, *rest in commands():
+        if program == "pyturingvi":
+            group.commands[first].make_context(first, rest)  # reads the options, and runs nothing
+            subcommands.add(first)
+        elif first != "-m":
+            assert (ROOT / first).is_file(), first
+    assert subcommands >= {"fit", "compare", "reproduce", "setup", "doctor"}
