@@ -20,7 +20,7 @@ def updates_in(run: Callable[..., Any], seconds: float) -> int:
         `run(n_iterations, elbo_every=, callback=)` makes a fit and returns it.
     """
     run(3, elbo_every=3)
-    n = 3
+    n, took = 3, 0.0
     while (took := run(n, elbo_every=n).seconds) < seconds / 4 and n < 10**6:
         n *= 3
     return max(1, round(n * seconds / took))

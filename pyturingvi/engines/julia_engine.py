@@ -143,7 +143,8 @@ class JuliaStepper(Stepper):
         return EngineError(f"{self._model.label}, after {self.done} of {self._settings.n_iterations} updates: {error}")
 
     def params(self) -> np.ndarray:
-        return self._vectors["average" if self._settings.averaging else "params"].astype(np.float64)
+        vector: np.ndarray = self._vectors["average" if self._settings.averaging else "params"]
+        return vector.astype(np.float64)
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self.done, {name: vector.astype(np.float64) for name, vector in self._vectors.items()})

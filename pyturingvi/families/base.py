@@ -156,7 +156,7 @@ class BoundFamily(ABC):
         """Mean (d,) of the distribution; by default the point of noise 0."""
         out = np.empty((1, self.layout.dim), dtype=self.dtype)
         self.transform(self.from_flat(flat), np.zeros((1, self.noise_dim), dtype=self.dtype), out)
-        return out[0]
+        return np.asarray(out[0])
 
     def scale(self, flat: np.ndarray) -> csc_array:
         """The scale matrix C (d, d) of the distribution, as a scipy.sparse.csc_array."""

@@ -19,7 +19,7 @@ _CHUNK_BYTES = {"numpy": 2 << 20, "cupy": 256 << 20}
 
 def elbo_chunk(bound: BoundFamily, n_samples: int) -> int:
     """Points in one piece of an ELBO estimate: cache-sized on a CPU, memory-sized on a GPU."""
-    row = bound.dtype.itemsize * bound.layout.dim
+    row: int = bound.dtype.itemsize * bound.layout.dim
     return max(1, min(n_samples, _CHUNK_BYTES[bound.xp.__name__] // row))
 
 

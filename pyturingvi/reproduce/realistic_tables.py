@@ -89,7 +89,8 @@ def thinned(iterations: np.ndarray, most: int = _MOST_ITERATIONS) -> np.ndarray:
     even = np.linspace(0, len(iterations) - 1, most // 2)
     wanted = np.geomspace(iterations[0], iterations[-1], most - most // 2)
     places = np.concatenate([even.round(), np.searchsorted(iterations, wanted).clip(max=len(iterations) - 1)])
-    return iterations[np.unique(places.astype(int))]
+    kept: np.ndarray = iterations[np.unique(places.astype(int))]
+    return kept
 
 
 def _value_at(trace: pd.Series | None, iteration: int) -> float:
