@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "pyturingvi"
+VERBS = {"cli", "fitting", "result", "problems", "nuts", "plots"}
+SPOKEN_BY_ALL = {"settings", "layout", "transforms", "errors"}
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +27,40 @@ def drawing() -> ModuleType:
     return module
 
 
+def test_no_module_imports_itself_in_a_circle(drawing):
+    assert drawing.circles(drawing.module_graph()) == []
+
+
+def test_no_folder_imports_itself_in_a_circle(drawing):
+    assert drawing.circles(drawing.folder_graph(drawing.module_graph())) == []
+
+
+def test_the_root_holds_the_verbs_and_what_everything_speaks():
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", "__main__"} | VERBS | SPOKEN_BY_ALL
+
+
 @pytest.mark.parametrize("folder", ["support", "bridge"])
 def test_the_lowest_folders_know_nothing_of_inference(drawing, folder):
     assert drawing.folder_graph(drawing.module_graph())[folder] <= {"errors", "support"}
+
+
+def test_only_families_know_the_shape_of_the_scale_matrix():
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent.name == "families":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in ("diagonal", "log_abs_det"):
+                owner = ast.unparse(node.value)
+                if owner not in ("np", "xp"):  # numpy's own function of this name
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno} {owner}.{node.attr}")
+    assert found == []
+
+
+def test_the_page_shows_the_house_as_it_is(drawing):
+    assert drawing.section(drawing.mermaid(drawing.drawn(drawing.folder_graph(drawing.module_graph())))) in (
+        drawing.PAGE.read_text()
+    )
 
 
 SOURCES = {

@@ -45,7 +45,7 @@ def test_a_block_of_a_page_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for shown, small in SMALLER.items():
         block = block.replace(shown, small)
-    exec(compile(block, "page", "exec"), {"__name__": "page"})
+    exec(compile(block, "page", "exec", dont_inherit=True), {"__name__": "page"})
 
 
 def test_every_smaller_count_stands_in_a_page():
