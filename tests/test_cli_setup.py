@@ -360,5 +360,3 @@ def test_a_real_julia_with_a_broken_package_is_refused(
     alone = {**without_variables(config), **real.variables()}
     line = refused(setup("--julia", broken.executable, "--project", broken.project, **alone))
     assert "files are not there: PythonCall (" in line
-    line = refused(setup("--julia", real.executable, "--project", real.project, **alone | {DEPOTS: str(tmp_path)}))
-    assert f"({DEPOTS} is {str(tmp_path)!r})" in line

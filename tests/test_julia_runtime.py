@@ -165,7 +165,7 @@ def test_a_forked_worker_gets_an_error_and_the_parent_goes_on(environment: Julia
         print(pool.apply(outcome, (fit,)))
     child = os.fork()
     if child == 0:
-        runtime = tv.julia_runtime._runtime
+        from pyturingvi.bridge.runtime import _runtime as runtime
         said = outcome(runtime.seval, "1 + 1")
         os.write(1, f"{said}\\n".encode())
         sys.exit(7)  # with Python's exit handlers, Julia's among them

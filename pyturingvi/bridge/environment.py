@@ -80,10 +80,16 @@ class JuliaEnvironment:
 
     def probe(self) -> Probe:
         """Ask the executable, unless what it said before still holds; EngineError if it is no Julia that runs."""
-        modified = _modified(self.executable)
+        try:
+            modified = Path(self.executable).stat().st_mtime_ns
+        except OSError:
+            modified = -1
         if self.remembered is not None and self.remembered.modified == modified:
             return self.remembered
-        return probe_executable(self.executable)
+        parts = _ask(self.executable, "-e", _PROBE)
+        if len(parts) != 3:
+            raise EngineError(f"{self.executable!r} does not answer like Julia: {parts[0].strip()[:200]}")
+        return Probe(parts[0], parts[1], parts[2], modified)
 
     def variables(self) -> dict[str, str]:
         """What Julia must have among its variables, beside those of this process."""
@@ -182,21 +188,6 @@ def _ask(executable: str, *arguments: str, variables: Mapping[str, str] | None =
         said = one_line(done.stderr) or one_line(done.stdout) or "no output"
         raise EngineError(f"{executable!r} does not answer like Julia: {said[:200]}")
     return str(done.stdout).split("\0")
-
-
-def probe_executable(executable: str) -> Probe:
-    """Run a Julia executable to learn its version and where its library is."""
-    parts = _ask(executable, "-e", _PROBE)
-    if len(parts) != 3:
-        raise EngineError(f"{executable!r} does not answer like Julia: {parts[0].strip()[:200]}")
-    return Probe(parts[0], parts[1], parts[2], _modified(executable))
-
-
-def _modified(executable: str) -> int:
-    try:
-        return Path(executable).stat().st_mtime_ns
-    except OSError:
-        return -1
 
 
 # ---- checked ----------------------------------------------------------------------------------------------

@@ -75,8 +75,9 @@ class Turing(Model):
     labels of elements count from 1 as in Julia. What the model sets with `:=` is returned too. A Cholesky factor
     comes back as its triangular matrix.
 
-    The first build of a model compiles it, for some 5 to 20 seconds. What the source does runs inside this process:
-    a function in it that calls itself without end overflows the stack, and ends Python.
+    The first build of a model compiles it, for seconds or more than a minute, and answers Ctrl-C when that is done.
+    What the source does runs inside this process: a function in it that calls itself without end overflows the stack,
+    and ends Python.
 
     Examples
     --------
@@ -156,7 +157,8 @@ class Turing(Model):
             if variable not in known:
                 raise unknown_name("local variable", variable, known)
         if (self.source, ad) not in _announced:
-            print(f"pyturingvi: compiling the Turing model {self._title!r}, some 5 to 20 seconds", file=sys.stderr)
+            words = "which may take more than a minute; Ctrl-C is answered after it"
+            print(f"pyturingvi: compiling the Turing model {self._title!r}, {words}", file=sys.stderr)
             _announced.add((self.source, ad))
         return self._call(P.turing_from_program, program, tuple(self.local), ad)
 

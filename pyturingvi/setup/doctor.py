@@ -7,10 +7,21 @@ import platform
 import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyturingvi.bridge.environment import JuliaEnvironment
+from pyturingvi.bridge.environment import (
+    JuliaEnvironment,
+    add_command,
+    examine_files,
+    examine_julia,
+    examine_packages,
+    find_environment,
+    setup_command,
+)
+from pyturingvi.bridge.packages import juliacall_version, manifest_versions, optional_packages, required_packages
+from pyturingvi.bridge.remembered import last_failure, settings_path
+from pyturingvi.errors import EngineError
+from pyturingvi.setup.trial import try_start
+from pyturingvi.support.array_namespace import namespace_for
 
 
 @dataclass(frozen=True)
@@ -65,9 +76,6 @@ def _gpu() -> Finding:
             "CuPy is not installed; fits run on the CPU",
             "pip install 'pyturingvi[cuda12]' or '[cuda13]', after the driver's CUDA version",
         )
-    from pyturingvi.errors import EngineError
-    from pyturingvi.support.array_namespace import namespace_for
-
     try:
         cupy = namespace_for("cuda")
     except EngineError as error:
@@ -88,10 +96,6 @@ _PURPOSES = {
 
 def _julia(start: bool) -> list[Finding]:
     """Where Julia and its packages are, or the first thing that speaks against them."""
-    from pyturingvi.bridge.environment import examine_files, examine_julia, examine_packages, find_environment
-    from pyturingvi.bridge.remembered import last_failure, settings_path
-    from pyturingvi.errors import EngineError
-
     try:
         environment, failure = find_environment(), last_failure()
     except EngineError as error:
@@ -114,9 +118,6 @@ def _julia(start: bool) -> list[Finding]:
 
 def _julia_packages(environment: JuliaEnvironment) -> list[Finding]:
     """The packages of a project whose files are all there."""
-    from pyturingvi.bridge.environment import add_command
-    from pyturingvi.bridge.packages import juliacall_version, manifest_versions, optional_packages, required_packages
-
     have = manifest_versions(environment.project, environment.probe().numbers)
     needed = ", ".join(f"{name} {have[uuid]}" for name, uuid, _ in required_packages())
     findings = [Finding("Julia packages", True, f"{needed} (juliacall {juliacall_version()})")]
@@ -130,10 +131,6 @@ def _julia_packages(environment: JuliaEnvironment) -> list[Finding]:
 
 
 def _julia_engine(environment: JuliaEnvironment, start: bool) -> Finding:
-    from pyturingvi.bridge.environment import setup_command
-    from pyturingvi.errors import EngineError
-    from pyturingvi.setup.trial import try_start
-
     if not start:
         return Finding(_ENGINE, True, "seems ready (not started)")
     try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment
 from pyturingvi.bridge.packages import manifest_versions, optional_packages
@@ -12,23 +11,12 @@ from pyturingvi.errors import EngineError, PyTuringVIError
 from pyturingvi.setup.child import Say, call_in_child
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What a trial start showed.
+class Trial(NamedTuple):
+    """What a trial start showed."""
 
-    Attributes
-    ----------
-    julia : str
-        Version.
-    seconds : float
-        From an idle Python to the bundled package at hand.
-    failed : dict
-        Optional package -> why it did not load.
-    """
-
-    julia: str
-    seconds: float
-    failed: dict[str, str] = field(default_factory=dict)
+    julia: str  # version
+    seconds: float  # from an idle Python to the bundled package at hand
+    failed: dict[str, str]  # optional package -> why it did not load
 
 
 def try_start(
@@ -50,20 +38,19 @@ def try_start(
     """
     named = dict(zip(VARIABLES, (environment.executable, environment.project), strict=True))
     variables = {**named, **environment.variables()}
-    return Trial(**call_in_child(_start, thorough, variables=variables, say=say, timeout=timeout))
+    return Trial(*call_in_child(_start, thorough, variables=variables, say=say, timeout=timeout))
 
 
-def _start(thorough: bool) -> dict[str, Any]:
+def _start(thorough: bool) -> Trial:
     """Start Julia in this process."""
     from pyturingvi.bridge.runtime import start_julia
 
     began = time.perf_counter()
     runtime = start_julia()
-    found: dict[str, Any] = {"julia": runtime.version, "seconds": time.perf_counter() - began}
+    seconds = time.perf_counter() - began
     if thorough:
         _make_a_fit()
-        found["failed"] = _load_optional(runtime)
-    return found
+    return Trial(runtime.version, seconds, _load_optional(runtime) if thorough else {})
 
 
 def _make_a_fit() -> None:
