@@ -13,14 +13,13 @@ from pyturingvi.comparisons.measures import Row, Side, rule_words
 from pyturingvi.comparisons.plan import ELBO_SAMPLES, Plan, chosen_families, read_rules
 from pyturingvi.comparisons.recorded import MODELS, RecordedReference
 from pyturingvi.comparisons.result import PARTS, Comparison
-from pyturingvi.errors import EngineError, InputError, MemoryLimitError, unknown_name
+from pyturingvi.errors import EngineError, InputError, unknown_name
 from pyturingvi.families import Family
 from pyturingvi.models.base import Model
-from pyturingvi.optimize.memory import available_memory
 from pyturingvi.optimize.rules import Rule
 from pyturingvi.problems import load_problem
-from pyturingvi.support.arguments import LARGEST_SEED, whole_number
-from pyturingvi.support.array_namespace import DTYPES
+from pyturingvi.settings import Settings
+from pyturingvi.support.arguments import whole_number
 
 if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
@@ -106,28 +105,24 @@ def compare(
     """
     if reference not in (None, "julia", "recorded"):
         raise unknown_name("reference", reference, ["julia", "recorded"])
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES)
     plan = Plan(
-        n_points=whole_number("n_points", n_points, 1),
-        n_iterations=whole_number("n_iterations", n_iterations, 1),
-        fit_iterations=None if fit_iterations is None else whole_number("fit_iterations", fit_iterations, 1),
-        n_runs=whole_number("n_runs", n_runs, 2),
-        n_samples=whole_number("n_samples", n_samples, 1),
-        dtype=dtype,
-        seed=whole_number("seed", seed, 0, LARGEST_SEED),
-        n_threads=whole_number("n_threads", n_threads, 1),
+        Settings.of(n_iterations=n_iterations, n_samples=n_samples, dtype=dtype, seed=seed),
         families=chosen_families(families),
         rules=read_rules(optimizers, stepsize, 1),  # refused before data are loaded
+        n_points=whole_number("n_points", n_points, 1),
+        fit_iterations=None if fit_iterations is None else whole_number("fit_iterations", fit_iterations, 1),
+        n_runs=whole_number("n_runs", n_runs, 2),
+        n_threads=whole_number("n_threads", n_threads, 1),
     )
-    target = _checked_model(model, data_dir, simulated, plan.seed)
+    target = _checked_model(model, data_dir, simulated, plan.settings.seed)
+    plan.check_engines(target)
+    plan = replace(plan, rules=read_rules(optimizers, stepsize, max(target.layout.n_local, 1)))
     bundled = type(target) is MODELS.get(target.name)
     if reference == "recorded" and not bundled:
         raise InputError(f"reference='recorded': {target.description} was not recorded; use reference='julia'.")
-    plan = replace(plan, rules=read_rules(optimizers, stepsize, max(target.layout.n_local, 1)))
     runtime, why = None, "the record was asked for"
     if reference != "recorded":  # which has points and noise of its own
-        _check_memory(target, plan)
+        plan.check_memory(target)
         runtime, why = _julia(demanded=reference == "julia" or not bundled)
 
     from tqdm.auto import tqdm
@@ -152,11 +147,6 @@ def _checked_model(model: Any, data_dir: Any, simulated: bool, seed: int) -> Mod
         raise InputError(f"compare: model must be a problem's name or one of tv.models, got {type(model).__name__!r}.")
     if data_dir is not None or simulated:
         raise InputError("compare: data_dir and simulated go with a problem's name, not with a model.")
-    if not {"numpy", "julia"} <= model.engines:
-        raise InputError(
-            f"compare: only engine {' and '.join(sorted(model.engines))!r} runs {model.description}, so there is "
-            "nothing to compare it with. Write the model in both languages (`to_julia`), or give a bundled one."
-        )
     return model
 
 
@@ -172,41 +162,32 @@ def _julia(demanded: bool) -> tuple[Runtime | None, str]:
         return None, str(error)
 
 
-def _check_memory(model: Model, plan: Plan) -> None:
-    """Refuse what both engines share and cannot be held: points, two gradients and their difference, or noise."""
-    shapes = {
-        "n_points": (6 * 8 * plan.n_points * (model.dim + 1), f"{plan.n_points} points and their gradients take"),
-        "n_iterations": (plan.noise_bytes(model), f"the noise of {plan.n_iterations} updates takes"),
-    }
-    for argument, (needed, words) in shapes.items():
-        if needed > available_memory():
-            raise MemoryLimitError(
-                f"compare: {words} {needed / 2**30:.1f} GiB, more than is free; choose a smaller {argument}."
-            )
-
-
 # ---- doing it -----------------------------------------------------------------------------------------------
 def _live(model: Model, plan: Plan, runtime: Runtime, step: Step) -> Comparison:
-    sides = [Side(engine, plan.n_threads, plan.dtype) for engine in ("numpy", "julia")]
+    sides = [Side(engine, plan.n_threads, plan.settings.dtype) for engine in ("numpy", "julia")]
     step("points", 0)
-    points = measures.draw_points(model, plan.n_points, plan.seed)
+    points = measures.draw_points(model, plan.n_points, plan.settings.seed)
     rows = measures.point_rows(model, *(side.log_density_and_gradient(model, points) for side in sides))
     for family in plan.families:
         if reason := plan.reason_to_skip(family, model):
             rows.append(measures.row("skipped", model, family, quantity="all", note=reason))
             step("skipped", len(plan.rules) + 2)
             continue
-        noise = measures.path_noise(model, family, plan.n_iterations, plan.n_samples, plan.seed)
+        noise = measures.path_noise(
+            model, family, plan.settings.n_iterations, plan.settings.n_samples, plan.settings.seed
+        )
         for rule in plan.rules:
             step(f"{family.name}, path of {rule.name}")
-            rows += measures.path_rows(sides, model, family, rule, noise, measures.path_stops(plan.n_iterations))
+            rows += measures.path_rows(
+                sides, model, family, rule, noise, measures.path_stops(plan.settings.n_iterations)
+            )
         del noise
         rows += _own_noise(sides, model, family, plan, step)
     return Comparison(_in_order(rows), f"live Julia {runtime.version}", model.label, _remarks(model, plan))
 
 
 def _recorded(model: Model, plan: Plan, why: str, step: Step) -> Comparison:
-    record, here = RecordedReference(model.name), Side("numpy", plan.n_threads, plan.dtype)
+    record, here = RecordedReference(model.name), Side("numpy", plan.n_threads, plan.settings.dtype)
     small = record.model()
     step("points", 0)
     points, *expected = record.points()
@@ -249,18 +230,18 @@ def _recorded_path(record: RecordedReference, small: Model, here: Side, family: 
 def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: Plan, step: Step) -> list[Row]:
     rule, updates = plan.rules[0], plan.updates_of(family, model)
     step(f"{family.name}, ELBO")
-    settings: Row = {"n_samples": plan.n_samples, "elbo_samples": ELBO_SAMPLES}
+    settings: Row = {"n_samples": plan.settings.n_samples, "elbo_samples": ELBO_SAMPLES}
     runs: dict[str, list[measures.Elbo]] = {engine: [] for engine in ("numpy", "julia")[: len(sides)]}
     for k in range(plan.n_runs):
         for side, place in zip(sides, runs.values(), strict=True):
-            found = side.fit(model, family, rule, updates, seed=plan.seed + k, **settings)
+            found = side.fit(model, family, rule, updates, seed=plan.settings.seed + k, **settings)
             place.append(measures.final_elbo(found))
-    note = f"{plan.n_runs} runs, {rule_words(rule)}, M = {plan.n_samples}, {ELBO_SAMPLES:,} draws"
+    note = f"{plan.n_runs} runs, {rule_words(rule)}, M = {plan.settings.n_samples}, {ELBO_SAMPLES:,} draws"
     if len(sides) == 1:
         note += "; Julia: not available"
     elbo = measures.elbo_row(model, family, rule, "mean final ELBO", updates, runs, note)
     step(f"{family.name}, time")
-    return [elbo, measures.time_row(sides, model, family, rule, plan.n_samples, _TIMED_SECONDS)]
+    return [elbo, measures.time_row(sides, model, family, rule, plan.settings.n_samples, _TIMED_SECONDS)]
 
 
 def _in_order(rows: list[Row]) -> list[Row]:
@@ -269,8 +250,6 @@ def _in_order(rows: list[Row]) -> list[Row]:
 
 
 def _remarks(model: Model, plan: Plan) -> list[str]:
-    layout = model.layout
-    sizes = f"N = {layout.n_local:,} local variables, d = {model.dim:,} coordinates"
-    return [
-        f"{model.label}: {sizes}; {plan.dtype}, seed {plan.seed}, {plan.n_threads} thread(s) of numpy, one of Julia."
-    ]
+    sizes = f"N = {model.layout.n_local:,} local variables, d = {model.dim:,} coordinates"
+    how = f"{plan.settings.dtype}, seed {plan.settings.seed}, {plan.n_threads} thread(s) of numpy, one of Julia"
+    return [f"{model.label}: {sizes}; {how}."]

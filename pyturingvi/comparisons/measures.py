@@ -116,8 +116,8 @@ def path_stops(n_iterations: int) -> list[int]:
 
 
 def path_noise(model: Model, family: Family, n_iterations: int, n_samples: int, seed: int) -> np.ndarray:
-    """Base draws (n_iterations, n_samples, d) that both engines are given."""
-    noise = np.empty((n_iterations, n_samples, model.dim))
+    """Base draws (n_iterations, n_samples, D) that both engines are given."""
+    noise = np.empty((n_iterations, n_samples, family.bind(model.layout).noise_dim))
     family.base_distribution.fill(generator(np, seed, _PATH_STREAM), noise)
     return noise
 

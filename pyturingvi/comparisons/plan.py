@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from pyturingvi.comparisons.measures import family_words
-from pyturingvi.errors import InputError, MemoryLimitError, unknown_name
+from pyturingvi.engines.selection import obstacle
+from pyturingvi.errors import InputError, MemoryLimitError
 from pyturingvi.families import Family, get_family
 from pyturingvi.models.base import Model
-from pyturingvi.optimize.memory import check_memory, fit_bytes
-from pyturingvi.optimize.rules import RULES, Rule, get_rule
+from pyturingvi.optimize.memory import available_memory, check_memory, fit_bytes
+from pyturingvi.optimize.rules import Rule, get_rule
+from pyturingvi.settings import Settings
 
 MOST_PARAMS = 20_000_000  # of a family that is compared: beyond it, hundreds of updates take many minutes
 ELBO_SAMPLES = 2_048  # draws of a final ELBO
@@ -19,18 +22,18 @@ ELBO_SAMPLES = 2_048  # draws of a final ELBO
 
 @dataclass(frozen=True)
 class Plan:
-    """The checked arguments of `compare()`."""
+    """The checked arguments of `compare()`; `settings` has those that every fit is told, `n_iterations` of a path."""
 
-    n_points: int
-    n_iterations: int
-    fit_iterations: int | None
-    n_runs: int
-    n_samples: int
-    dtype: str
-    seed: int
-    n_threads: int
+    settings: Settings
     families: tuple[Family, ...]
     rules: tuple[Rule, ...]
+    n_points: int
+    fit_iterations: int | None
+    n_runs: int
+    n_threads: int
+
+    def __post_init__(self) -> None:
+        replace(self.settings, seed=self.settings.seed + self.n_runs - 1)  # each run has a seed of its own
 
     @property
     def n_steps(self) -> int:
@@ -43,22 +46,43 @@ class Plan:
             return self.fit_iterations
         return min(2_000, max(50, 200_000_000 // family.n_params(model.layout)))
 
-    def noise_bytes(self, model: Model) -> int:
-        """Of the noise that both engines share."""
-        return 8 * self.n_iterations * self.n_samples * model.dim
+    def check_engines(self, model: Model) -> None:
+        """InputError unless both engines run everything."""
+        for family, rule, engine in product(self.families, self.rules, ("numpy", "julia")):
+            if what := obstacle(engine, model, replace(self.settings, family=family, optimizer=rule)):
+                raise InputError(
+                    f"compare: engine {engine!r} cannot run {what}, so there is nothing to compare it with. Give what "
+                    "both engines have, or a class of your own with `to_julia`."
+                )
+
+    def check_memory(self, model: Model) -> None:
+        """MemoryLimitError if the points or the noise that both engines share cannot be held."""
+        shares = {
+            # points, a gradient of each engine and what their comparison takes
+            "n_points": (6 * 8 * self.n_points * (model.dim + 1), f"{self.n_points:,} points with gradients take"),
+            "n_iterations": (self._noise_bytes(model), f"noise of {self.settings.n_iterations:,} updates takes"),
+        }
+        for argument, (needed, words) in shares.items():
+            if needed > available_memory():
+                raise MemoryLimitError(
+                    f"compare: {words} {needed / 2**30:.1f} GiB, more than is free; choose a smaller {argument}."
+                )
 
     def reason_to_skip(self, family: Family, model: Model) -> str:
         """Why a family is not compared on a model, or an empty string."""
         p = family.n_params(model.layout)
         if p > MOST_PARAMS:
             return f"p = {p:,} parameters: hundreds of updates in both engines would take too long"
-        needed = fit_bytes(family, model.layout, 8, 2, self.n_samples, elbo_samples=ELBO_SAMPLES)
-        needed += self.noise_bytes(model)
+        needed = fit_bytes(family, model.layout, 8, 2, self.settings.n_samples, elbo_samples=ELBO_SAMPLES)
+        needed += self._noise_bytes(model)
         try:
             check_memory(needed, None, "cpu", family, model.layout)
         except MemoryLimitError:
             return f"p = {p:,} parameters need {needed / 2**30:.1f} GiB, more than is free"
         return ""
+
+    def _noise_bytes(self, model: Model) -> int:
+        return 8 * self.settings.n_iterations * self.settings.n_samples * model.dim
 
 
 def chosen_families(families: Any) -> tuple[Family, ...]:
@@ -83,14 +107,8 @@ def read_rules(optimizers: Any, stepsize: Any, n_local: int) -> tuple[Rule, ...]
     if isinstance(optimizers, str | Rule) or not isinstance(optimizers, Iterable):
         optimizers = [optimizers]
     rules = []
-    for optimizer in optimizers:
-        if not isinstance(optimizer, str):
-            rule = get_rule(optimizer)
-            rules.append(rule if stepsize is None else replace(rule, stepsize=stepsize))
-            continue
-        if optimizer not in RULES:
-            raise unknown_name("optimizer", optimizer, RULES)
-        usual = 1e-3 if optimizer == "adam" else 1e-2 / n_local
-        rules.append(RULES[optimizer](usual if stepsize is None else stepsize))
+    for one in optimizers:
+        usual = (1e-3 if one == "adam" else 1e-2 / n_local) if isinstance(one, str) else None
+        rules.append(get_rule(one, usual if stepsize is None else stepsize))
     _check_names("optimizers", [rule.name for rule in rules])
     return tuple(rules)
