@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,18 @@ class LocationScale(Family):
         starts = self.column_starts(layout)
         columns = np.repeat(np.arange(layout.dim), np.diff(starts))
         return starts, np.arange(starts[-1]) - starts[columns] + columns
+
+    def count_columns(self, layout: Layout, terms: Iterable[np.ndarray]) -> np.ndarray:
+        """How many columns of C are not zero in the rows of each term, which are sorted (paper, section 3.2): (N,)."""
+        ends = np.arange(layout.dim) + self.column_lengths(layout)
+
+        def count(rows: np.ndarray) -> int:
+            # a column meets the rows if it reaches the first of them at or below its diagonal; every row its own
+            before = np.concatenate([[-1], rows[:-1]])
+            gaps = np.flatnonzero(rows - before > 1)
+            return len(rows) + sum(int(np.count_nonzero(ends[before[k] + 1 : rows[k]] > rows[k])) for k in gaps)
+
+        return np.array([count(rows) for rows in terms])
 
     def config(self) -> dict[str, Any]:
         base = self.base_distribution
@@ -172,6 +184,26 @@ class BoundLocationScale(BoundFamily):
         flat[:d] = location
         flat[d + self.family.column_starts(self.layout)[columns] + below] = values
         return flat
+
+    def nearest_gaussian(self, mean: np.ndarray, precision: np.ndarray) -> np.ndarray:
+        """Flat parameters of the best fit to a Gaussian, the same for every base distribution.
+
+        The energy is `sum_j c_j' P c_j / 2` over the columns c_j of C, so the columns part: the minimum of
+        `c' P c / 2 - log c_jj` over a column's pattern S is at `P_SS^{-1} e_j / sqrt((P_SS^{-1})_jj)`.
+        """
+        from scipy.linalg import cholesky, solve, solve_triangular
+
+        d = self.layout.dim
+        ends = np.arange(d) + self.family.column_lengths(self.layout)
+        # P = K'K with K = C^{-1} lower triangular: the Cholesky factor of P with its coordinates in reverse order
+        inverse = cholesky(precision[::-1, ::-1], lower=False)[::-1, ::-1]
+        scale = solve_triangular(inverse, np.eye(d), lower=True)
+        for j in np.flatnonzero(ends < d):
+            s = slice(j, ends[j])
+            column = solve(precision[s, s], np.eye(1, ends[j] - j)[0], assume_a="pos")
+            scale[:, j] = 0.0
+            scale[s, j] = column / np.sqrt(column[0])
+        return self.flat_from_location_scale(mean, scale)
 
     # ---- what a fit tells of it ---------------------------------------------------------------------------
     def location(self, flat: np.ndarray) -> np.ndarray:

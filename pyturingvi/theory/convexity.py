@@ -16,9 +16,8 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_family
 from pyturingvi.models import Model
-from pyturingvi.optimize.objective import Objective
 from pyturingvi.support.arguments import real_array, real_number
-from pyturingvi.support.parallel import Workers
+from pyturingvi.theory.energy import checked_model, checked_params, energy_gradient
 
 
 def counterexample(x: Any, y: Any, z: Any) -> np.ndarray:
@@ -85,9 +84,9 @@ def counterexample_elbo_hessian(x: Any, y: Any, z: Any) -> np.ndarray:
 def energy_hessian(model: Model, family: str | Family, params: Any, step: float = 1e-3) -> np.ndarray:
     """Hessian of the energy `E l(T(u))` of a Gaussian target, by differences of the package's own gradient.
 
-    The expectation is exact for such a target: it is taken over 2d points with mean 0 and second moment I. The
-    differences are central, so they too are exact, up to rounding, where every second derivative is at most
-    linear in each parameter: for the standardized families and for the counterexample.
+    The expectation is exact for such a target: it is taken over two points of noise a coordinate, with mean 0 and
+    second moment I. The differences are central, so they too are exact, up to rounding, where every second derivative
+    is at most linear in each parameter: for the standardized families and for the counterexample.
 
     Parameters
     ----------
@@ -102,29 +101,18 @@ def energy_hessian(model: Model, family: str | Family, params: Any, step: float 
     (p, p) array
         In the order of the flat vector.
     """
-    if not isinstance(model, Model):
-        raise InputError(f"model must be one of tv.models, got {type(model).__name__}.")
+    checked_model(model)
     if not 0 < real_number("step", step) < np.inf:
         raise InputError(f"step must be a finite number above 0, got {step!r}.")
-    bound = get_family(family).bind(model.layout)
-    flat = real_array("params", params)
-    if flat.shape != (bound.n_params,):
-        raise InputError(f"params must be {bound.n_params} numbers, got shape {flat.shape}.")
-    d = model.dim
-    noise = np.sqrt(d) * np.vstack([np.eye(d), -np.eye(d)])
-    columns = np.empty((bound.n_params, bound.n_params))
-    gradients = np.empty((2, bound.n_params))
-    with np.errstate(over="ignore", invalid="ignore"), Workers(1) as workers:
-        objective = Objective(model, bound, 2 * d, workers)
-        for k in range(bound.n_params):
-            for out, sign in zip(gradients, (1, -1), strict=True):
-                moved = flat.copy()
-                moved[k] += sign * step
-                gradient = objective.gradient(bound.from_flat(moved), noise, energy_only=True)
-                if gradient is None:
-                    raise InputError("params: the gradient is not finite at these parameters.")
-                out[:] = gradient
-            columns[k] = bound.to_flat(gradients[0] - gradients[1]) / (2 * step)
+    chosen = get_family(family)
+    bound, flat = chosen.bind(model.layout), checked_params(params, chosen, model.layout)
+    root = np.sqrt(bound.noise_dim) * np.eye(bound.noise_dim)
+    noise = np.vstack([root, -root])
+    columns = np.empty((flat.size, flat.size))
+    with energy_gradient(model, bound, len(noise)) as gradient:
+        for column, move in zip(columns, step * np.eye(flat.size), strict=True):
+            ahead, behind = (gradient(bound.from_flat(flat + sign * move), noise) for sign in (1, -1))
+            column[:] = bound.to_flat(ahead - behind) / (2 * step)
     return 0.5 * (columns + columns.T)
 
 
@@ -132,8 +120,5 @@ def _broadcast(*values: Any) -> tuple[np.ndarray, ...]:
     arrays = [real_array(f"counterexample: {name}", value) for name, value in zip("xyz", values, strict=False)]
     try:
         return tuple(np.broadcast_arrays(*arrays))
-    except ValueError:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in zip("xyz", arrays, strict=False))
-        raise InputError(
-            f"counterexample: the shapes do not broadcast: {shapes}. Make them equal, or numbers."
-        ) from None
+    except ValueError as error:
+        raise InputError(f"counterexample: the shapes do not broadcast ({error}).") from None

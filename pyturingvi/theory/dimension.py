@@ -138,18 +138,7 @@ def effective_dimensions(model: Model | Layout, family: str | Family, uses: Sequ
     block, so `sum_j delta_{n,j} = d_z + n d_y` (n from 1) and only the last term reaches d.
     """
     layout = checked_layout(model)
-    ends = np.arange(layout.dim) + get_location_scale(family).column_lengths(layout)
-    return np.array([_count_columns(ends, rows) for rows in coordinates_used(model, uses)])
-
-
-def _count_columns(ends: np.ndarray, rows: np.ndarray) -> int:
-    """Columns that reach one of the sorted `rows`; column j occupies the rows from j up to ends[j]."""
-    # A column meets the rows if it reaches the first of them at or below its diagonal. Every row meets its own.
-    count = len(rows)
-    before = np.concatenate([[-1], rows[:-1]])
-    for k in np.flatnonzero(rows - before > 1):
-        count += int(np.count_nonzero(ends[before[k] + 1 : rows[k]] > rows[k]))
-    return count
+    return get_location_scale(family).count_columns(layout, coordinates_used(model, uses))
 
 
 def effective_dimension(model: Model | Layout, family: str | Family, uses: Sequence[Any] | None = None) -> int:

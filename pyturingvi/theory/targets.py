@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cholesky, eigh, solve, solve_triangular
+from scipy.linalg import cholesky, eigh, solve
 
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_location_scale
@@ -172,24 +172,11 @@ class QuadraticTarget:
     def optimum(self, family: str | Family) -> np.ndarray:
         """Flat parameters lambda* of the family's best fit, the same for every base distribution.
 
-        The energy is `sum_j c_j' P c_j / 2` over the columns c_j of C, so the columns part: the minimum of
-        `c' P c / 2 - log c_jj` over a column's pattern S is at `P_SS^{-1} e_j / sqrt((P_SS^{-1})_jj)`.
-
         Returns
         -------
         (p,) array
         """
-        chosen, d = get_location_scale(family), self.layout.dim
-        ends = np.arange(d) + chosen.column_lengths(self.layout)
-        # P = K'K with K = C^{-1} lower triangular: the Cholesky factor of P with its coordinates in reverse order
-        inverse = cholesky(self.precision[::-1, ::-1], lower=False)[::-1, ::-1]
-        scale = solve_triangular(inverse, np.eye(d), lower=True)
-        for j in np.flatnonzero(ends < d):
-            s = slice(j, ends[j])
-            column = solve(self.precision[s, s], np.eye(1, ends[j] - j)[0], assume_a="pos")
-            scale[:, j] = 0.0
-            scale[s, j] = column / np.sqrt(column[0])
-        return chosen.bind(self.layout).flat_from_location_scale(self.mean, scale)
+        return get_location_scale(family).bind(self.layout).nearest_gaussian(self.mean, self.precision)
 
 
 def isotropic_target(model: IsotropicGaussian) -> QuadraticTarget:

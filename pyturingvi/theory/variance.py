@@ -24,14 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyturingvi.errors import InputError
-from pyturingvi.families import Family, LocationScale, Structured, get_location_scale
-from pyturingvi.layout import Layout
+from pyturingvi.families import Family, LocationScale, Structured, get_family, get_location_scale
 from pyturingvi.models import Model
 from pyturingvi.optimize.noise import GRADIENT_STREAM, generator
-from pyturingvi.optimize.objective import Objective
-from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
-from pyturingvi.support.parallel import Workers
+from pyturingvi.support.arguments import LARGEST_SEED, whole_number
 from pyturingvi.theory.dimension import effective_dimensions
+from pyturingvi.theory.energy import checked_model, checked_params, energy_gradient
 from pyturingvi.theory.targets import Components, QuadraticTarget
 
 
@@ -77,10 +75,11 @@ def gradient_variance_bound(
     if not isinstance(components, Components):
         raise InputError(f"components must be a tv.theory.Components, got {type(components).__name__}.")
     layout = components.layout
-    params = _flat(params, chosen, layout)
+    params = checked_params(params, chosen, layout)
     n_samples = whole_number("n_samples", n_samples, 1)
-    location, nonzeros = params[: layout.dim], params[layout.dim :]
-    rows_squared = np.bincount(chosen.pattern(layout)[1], weights=nonzeros**2, minlength=layout.dim)
+    bound = chosen.bind(layout)
+    location, scale = bound.location(params), bound.scale(params)
+    rows_squared = np.bincount(scale.indices, weights=scale.data**2, minlength=layout.dim)
     counts = effective_dimensions(layout, chosen, components.coordinates)
     if not per_term:
         counts = np.full_like(counts, counts.max())
@@ -118,12 +117,13 @@ def exact_gradient_variance(target: QuadraticTarget, family: str | Family, param
     if not isinstance(target, QuadraticTarget):
         raise InputError(f"target must be a tv.theory.QuadraticTarget, got {type(target).__name__}.")
     layout = target.layout
-    params = _flat(params, chosen, layout)
+    params = checked_params(params, chosen, layout)
     n_samples = whole_number("n_samples", n_samples, 1)
-    slope = target.precision @ chosen.bind(layout).scale(params).toarray()
-    offset = target.precision @ (params[: layout.dim] - target.mean)
-    indptr, rows = chosen.pattern(layout)
-    columns = np.repeat(np.arange(layout.dim), np.diff(indptr))
+    bound = chosen.bind(layout)
+    scale = bound.scale(params)
+    slope = target.precision @ scale.toarray()
+    offset = target.precision @ (bound.location(params) - target.mean)
+    rows, columns = scale.indices, np.repeat(np.arange(layout.dim), np.diff(scale.indptr))
     squares = (slope**2).sum(axis=1)
     in_pattern = (squares + offset**2) @ np.bincount(rows, minlength=layout.dim)
     in_pattern += (chosen.base_distribution.kurtosis - 2) * (slope[rows, columns] ** 2).sum()
@@ -160,27 +160,22 @@ def measured_gradient_variance(
     InputError
         For params of another length, or where the gradient is not finite.
     """
-    chosen = get_location_scale(family)
-    if not isinstance(model, Model):
-        raise InputError(f"model must be one of tv.models, got {type(model).__name__}.")
-    bound = chosen.bind(model.layout)
-    work = bound.from_flat(_flat(params, chosen, model.layout))
+    chosen = get_family(family)
+    bound = chosen.bind(checked_model(model).layout)
+    work = bound.from_flat(checked_params(params, chosen, model.layout))
     n_samples = whole_number("n_samples", n_samples, 1)
     n_pairs = whole_number("n_pairs", n_pairs, 2)
     source = generator(np, whole_number("seed", seed, 0, LARGEST_SEED), GRADIENT_STREAM)
-    noise = np.empty((n_samples, model.dim))
-    pair = np.empty((2, bound.n_params))
+    noise = np.empty((n_samples, bound.noise_dim))
     values = np.empty(n_pairs)
-    with np.errstate(over="ignore", invalid="ignore"), Workers(1) as workers:
-        objective = Objective(model, bound, n_samples, workers)
+    with energy_gradient(model, bound, n_samples) as gradient:
+
+        def estimate() -> np.ndarray:
+            bound.base.fill(source, noise)
+            return gradient(work, noise)
+
         for k in range(n_pairs):
-            for out in pair:
-                bound.base.fill(source, noise)
-                gradient = objective.gradient(work, noise, energy_only=True)
-                if gradient is None:
-                    raise InputError("params: the gradient is not finite at these parameters.")
-                out[:] = gradient
-            difference = pair[0] - pair[1]
+            difference = estimate() - estimate()
             values[k] = 0.5 * (difference @ difference)
     return Measured(float(values.mean()), float(values.std(ddof=1) / np.sqrt(n_pairs)))
 
@@ -193,13 +188,3 @@ def _location_scale(family: str | Family) -> LocationScale:
             "Use tv.Structured(), or measured_gradient_variance."
         )
     return chosen
-
-
-def _flat(params: Any, family: Family, layout: Layout) -> np.ndarray:
-    array = real_array("params", params)
-    n_params = family.n_params(layout)
-    if array.shape != (n_params,) or not np.isfinite(array).all():
-        raise InputError(
-            f"params must be {n_params} finite numbers (the {family.name} family), got shape {array.shape}."
-        )
-    return array
