@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import matplotlib
-import numpy as np
 import pytest
+from model_checks import BUNDLED
 from targets import GaussianTarget, hierarchical_normal
 
 import pyturingvi as tv
@@ -56,30 +57,25 @@ def gaussian_target() -> GaussianTarget:
 
 
 @pytest.fixture
-def isotropic() -> tv.models.IsotropicGaussian:
-    return tv.models.IsotropicGaussian(4, n_global=2, local_dim=3)
+def isotropic() -> tv.models.Model:
+    return copy.deepcopy(BUNDLED["isotropic"])
 
 
 @pytest.fixture
-def poisson() -> tv.models.RobustPoisson:
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(30, 2))
-    return tv.models.RobustPoisson(x, rng.poisson(np.exp(0.3 + x @ [0.5, -0.4])))
+def poisson() -> tv.models.Model:
+    return copy.deepcopy(BUNDLED["poisson"])
 
 
 @pytest.fixture
-def irt() -> tv.models.ItemResponse:
-    rng = np.random.default_rng(6)
-    answers = (rng.uniform(size=(20, 5)) < 0.6).astype(float)
-    answers[3, 2] = np.nan
-    return tv.models.ItemResponse(answers)
+def irt() -> tv.models.Model:
+    return copy.deepcopy(BUNDLED["irt"])
 
 
 @pytest.fixture
-def volatility() -> tv.models.StochasticVolatility:
-    return tv.models.StochasticVolatility(np.random.default_rng(7).normal(size=(12, 2)))
+def volatility() -> tv.models.Model:
+    return copy.deepcopy(BUNDLED["volatility"])
 
 
-@pytest.fixture(params=["isotropic", "poisson", "irt", "volatility"])
+@pytest.fixture(params=BUNDLED)
 def bundled_model(request: pytest.FixtureRequest) -> tv.models.Model:
-    return request.getfixturevalue(request.param)
+    return copy.deepcopy(BUNDLED[request.param])

@@ -12,6 +12,23 @@ import pyturingvi as tv
 from pyturingvi.models import Model
 
 
+def _small_models() -> dict[str, Model]:
+    table = np.random.default_rng(5)
+    x = table.normal(size=(30, 2))
+    counts = table.poisson(np.exp(0.3 + x @ [0.5, -0.4]))
+    answers = (np.random.default_rng(6).uniform(size=(20, 5)) < 0.6).astype(float)
+    answers[3, 2] = np.nan
+    return {
+        "isotropic": tv.models.IsotropicGaussian(4, n_global=2, local_dim=3),
+        "poisson": tv.models.RobustPoisson(x, counts),
+        "irt": tv.models.ItemResponse(answers),
+        "volatility": tv.models.StochasticVolatility(np.random.default_rng(7).normal(size=(12, 2))),
+    }
+
+
+BUNDLED = _small_models()  # one of each bundled model, which tests of everything else run on too: see conftest.py
+
+
 def assert_gradient_is_the_slope(model: Model, points: np.ndarray, directions: np.ndarray) -> None:
     """Central differences along each direction (a row), to 1e-6 of the largest gradient component."""
     gradient = model.gradient(points)

@@ -92,7 +92,7 @@ def test_models_couple_only_coordinates_that_share_a_term(bundled_model):
 
 def test_a_model_of_your_own_needs_its_coordinates():
     target = coupled()
-    with pytest.raises(tv.errors.InputError, match="only the bundled models"):
+    with pytest.raises(tv.errors.InputError, match="only the bundled models, and yours with log terms"):
         th.effective_dimension(target.model, "structured")
     assert th.effective_dimension(target.model, "structured", th.global_and_own(target.layout)) == 3
 

@@ -3,19 +3,10 @@
 # Python owns the long arrays. They are seen, not copied, so that both sides have the same memory; Python keeps them
 # alive as long as it holds the run. Addresses in place of arrays, because these methods can then be compiled once.
 
+# The models' constructors stand with the models; tables arrive row by row.
+
 """The array of the given size at an address."""
 memory(::Type{T}, address::Int, dims::Int...) where {T} = unsafe_wrap(Array, Ptr{T}(address), dims)
-
-# ---- models, by Python's names; tables arrive row by row ------------------------------------------------------------
-gaussian_model(n_global, n_local, local_dim, mean, variance) =
-    IsotropicGaussian(Layout(n_global, n_local, local_dim), mean, variance)
-function rpoisson_model(X::Int, y::Int, offset::Int, n::Int, p::Int)
-    rows = memory(Float64, X, p, n)
-    return RobustPoisson(permutedims(rows), copy(memory(Float64, y, n)), copy(memory(Float64, offset, n)))
-end
-irt_model(signs::Int, n_students::Int, n_items::Int) = ItemResponse(copy(memory(Int8, signs, n_items, n_students)))
-volatility_model(returns::Int, n_times::Int, n_series::Int) =
-    StochasticVolatility(copy(memory(Float64, returns, n_series, n_times)))
 
 # ---- devices --------------------------------------------------------------------------------------------------------
 # A package's extension adds methods for its device, such as `Val(:cuda)`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_location_scale
 from pyturingvi.layout import Layout
-from pyturingvi.models import IsotropicGaussian, ItemResponse, Model, RobustPoisson, StochasticVolatility
+from pyturingvi.models import Model, StochasticVolatility
 from pyturingvi.support.arguments import listed
 
 
@@ -39,19 +39,11 @@ def global_own_and_previous(layout: Layout) -> list[np.ndarray]:
     return [terms[0]] + [np.concatenate([terms[t - 1], terms[t][layout.n_global :]]) for t in range(1, len(terms))]
 
 
-_USES: dict[type[Model], Callable[[Layout], list[np.ndarray]]] = {
-    IsotropicGaussian: global_and_own,
-    RobustPoisson: global_and_own,
-    ItemResponse: global_and_own,
-    StochasticVolatility: global_own_and_previous,
-}
-
-
 def coordinates_used(model: Model | Layout, uses: Sequence[Any] | None = None) -> list[np.ndarray]:
     """Coordinates of the flat vector that each term l_n of a model uses.
 
-    The bundled models are known; each term carries its share `-log p(z) / N` of the prior, so it uses all of z
-    even where its data do not.
+    The bundled models are known, and what has log terms; each term carries its share `-log p(z) / N` of the prior, so
+    it uses all of z even where its data do not.
 
     Parameters
     ----------
@@ -67,19 +59,20 @@ def coordinates_used(model: Model | Layout, uses: Sequence[Any] | None = None) -
     Raises
     ------
     InputError
-        If the model is not a bundled one and `uses` is not given, or `uses` is empty, holds a coordinate twice
+        If the model does not say so and `uses` is not given, or `uses` is empty, holds a coordinate twice
         within a term or one that does not exist.
     """
     layout = checked_layout(model)
     if uses is None:
-        known = [rule for cls, rule in _USES.items() if isinstance(model, cls)]
-        if not known:
-            raise InputError(
-                "uses: only the bundled models say which coordinates each term of their likelihood uses. Give "
-                "uses=tv.theory.global_and_own(layout), where l_n is a function of z and y_n, or a list of the "
-                "coordinates of each term."
-            )
-        return known[0](layout)
+        if isinstance(model, StochasticVolatility):
+            return global_own_and_previous(layout)
+        if isinstance(model, Model) and model.has_log_terms:
+            return global_and_own(layout)
+        raise InputError(
+            "uses: only the bundled models, and yours with log terms, say which coordinates each term of their "
+            "likelihood uses. Give uses=tv.theory.global_and_own(layout), where l_n is a function of z and y_n, or a "
+            "list of the coordinates of each term."
+        )
     return read_terms("uses", uses, layout)
 
 

@@ -5,6 +5,10 @@ struct IsotropicGaussian <: Model
     variance::Float64
 end
 
+# what Python's `to_julia` calls, as in each file here: see bridge.jl
+gaussian_model(n_global, n_local, local_dim, mean, variance) =
+    IsotropicGaussian(Layout(n_global, n_local, local_dim), mean, variance)
+
 function log_density(model::IsotropicGaussian, points::AbstractMatrix)
     size(points, 1) == dim(model.layout) || throw(DimensionMismatch("points must have $(dim(model.layout)) rows"))
     T = eltype(points)

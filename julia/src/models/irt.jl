@@ -16,6 +16,8 @@ function ItemResponse(signs::AbstractMatrix)
     return ItemResponse(layout, transpose(Matrix{Int8}(transpose(signs))))
 end
 
+irt_model(signs::Int, n_students::Int, n_items::Int) = ItemResponse(copy(memory(Int8, signs, n_items, n_students)))
+
 beside(model::ItemResponse, flat::AbstractVector) = ItemResponse(model.layout, beside(Matrix(model.signs), flat))
 
 function log_density(model::ItemResponse, points::AbstractMatrix)

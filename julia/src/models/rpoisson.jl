@@ -19,6 +19,11 @@ function RobustPoisson(X::AbstractMatrix, y::AbstractVector, offset::AbstractVec
     return RobustPoisson(Layout(4 + p, n, 1), X, y, offset, -factorials - (1 + p + n) / 2 * log(2π))
 end
 
+function rpoisson_model(X::Int, y::Int, offset::Int, n::Int, p::Int)
+    rows = memory(Float64, X, p, n)
+    return RobustPoisson(permutedims(rows), copy(memory(Float64, y, n)), copy(memory(Float64, offset, n)))
+end
+
 function beside(model::RobustPoisson, flat::AbstractVector{T}) where {T}
     X, y, offset = (beside(T.(A), flat) for A in (model.X, model.y, model.offset))
     return RobustPoisson(model.layout, X, y, offset, model.constant)

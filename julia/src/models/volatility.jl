@@ -14,6 +14,9 @@ function StochasticVolatility(returns::AbstractMatrix)
     return StochasticVolatility(Layout(3D + D * (D - 1) ÷ 2, T, D), plain_on_host(returns))
 end
 
+volatility_model(returns::Int, n_times::Int, n_series::Int) =
+    StochasticVolatility(copy(memory(Float64, returns, n_series, n_times)))
+
 function log_density(model::StochasticVolatility, points::AbstractMatrix)
     z, y = split_points(model.layout, points)
     D, T = size(model.returns)
