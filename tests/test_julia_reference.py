@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import pyturingvi as tv
-from pyturingvi.comparisons.recorded import FAMILIES, MODELS, RULES, RecordedReference
+from pyturingvi.comparisons.recorded import FAMILIES, RULES, RecordedReference, recorded_kinds
 
 
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", recorded_kinds())
 def test_log_density_and_gradient_equal_julias(kind: str) -> None:
     record = RecordedReference(kind)
     points, expected, slopes = record.points()
@@ -27,7 +27,7 @@ def test_the_record_says_what_it_was_made_with() -> None:
 
 @pytest.mark.parametrize("rule", [rule.name for rule in RULES.values()])
 @pytest.mark.parametrize("family", list(FAMILIES))
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("kind", recorded_kinds())
 def test_the_same_noise_leads_to_julias_parameters_after_200_updates(kind: str, family: str, rule: str) -> None:
     record = RecordedReference(kind)
     path = record.path(FAMILIES[family], rule)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyturingvi.comparisons import measures
 from pyturingvi.comparisons.measures import Row, Side, rule_words
 from pyturingvi.comparisons.plan import ELBO_SAMPLES, Plan, chosen_families, read_rules
-from pyturingvi.comparisons.recorded import MODELS, RecordedReference
+from pyturingvi.comparisons.recorded import RecordedReference, recorded_kinds
 from pyturingvi.comparisons.result import PARTS, Comparison
 from pyturingvi.errors import EngineError, InputError, unknown_name
 from pyturingvi.families import Family
@@ -117,13 +117,13 @@ def compare(
     target = _checked_model(model, data_dir, simulated, plan.settings.seed)
     plan.check_engines(target)
     plan = replace(plan, rules=read_rules(optimizers, stepsize, max(target.layout.n_local, 1)))
-    bundled = type(target) is MODELS.get(target.name)
-    if reference == "recorded" and not bundled:
+    recorded = target.registry.knows(target) and target.name in recorded_kinds()
+    if reference == "recorded" and not recorded:
         raise InputError(f"reference='recorded': {target.description} was not recorded; use reference='julia'.")
     runtime, why = None, "the record was asked for"
     if reference != "recorded":  # which has points and noise of its own
         plan.check_memory(target)
-        runtime, why = _julia(demanded=reference == "julia" or not bundled)
+        runtime, why = _julia(demanded=reference == "julia" or not recorded)
 
     from tqdm.auto import tqdm
 

@@ -1,9 +1,8 @@
-"""What real Julia runs gave, kept for a machine without Julia: small cases of the four bundled models."""
+"""What real Julia runs gave, kept for a machine without Julia: small cases of the bundled models."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,9 @@ import numpy as np
 
 from pyturingvi.errors import DataError
 from pyturingvi.families import Family, FullRank, MeanField, Structured
-from pyturingvi.models import IsotropicGaussian, ItemResponse, Model, RobustPoisson, StochasticVolatility
+from pyturingvi.models import Model, model_class
 from pyturingvi.optimize.rules import Adam, ProximalSGD, Rule
 
-MODELS: dict[str, Callable[..., Model]] = {
-    model.name: model for model in (IsotropicGaussian, RobustPoisson, ItemResponse, StochasticVolatility)
-}
 # the recorded paths: their names in the file, and what they are runs of
 FAMILIES: dict[str, Family] = {
     "mean-field": MeanField(),
@@ -30,7 +26,9 @@ RULES: dict[str, Rule] = {"adam": Adam(1e-2), "proximal_sgd": ProximalSGD(1e-4)}
 
 def model_on(kind: str, data: dict[str, Any]) -> Model:
     """A model of this kind on the recorded data; the Gaussian has none."""
-    return MODELS[kind](**(data or {"n_local": 4}))
+    build: type[Any] = model_class(kind)
+    model: Model = build(**(data or {"n_local": 4}))
+    return model
 
 
 @dataclass(frozen=True)
@@ -65,13 +63,19 @@ def reference_directory() -> Path:
     )
 
 
+def recorded_kinds() -> list[str]:
+    """The `name` of each model that was recorded."""
+    with np.load(reference_directory() / "models.npz", allow_pickle=False) as models:
+        return [key.removesuffix(".points") for key in models.files if key.endswith(".points")]
+
+
 class RecordedReference:
     """The recorded runs of one kind of model.
 
     Parameters
     ----------
-    kind : {"gaussian", "rpoisson", "irt", "volatility"}
-        The `name` of a bundled model.
+    kind : str
+        One of `recorded_kinds()`.
     """
 
     def __init__(self, kind: str) -> None:
