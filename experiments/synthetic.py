@@ -23,7 +23,8 @@ def main() -> None:
     parser.add_argument("--engine", default="auto", choices=["auto", "numpy", "julia"])
     parser.add_argument("--from-csv", action="store_true", help="use the runs that are there")
     a = parser.parse_args()
-    print(reproduce("synthetic", a.preset, RESULTS, from_csv=a.from_csv, engine=a.engine))
+    cells = RESULTS.parent / "cells"
+    print(reproduce("synthetic", a.preset, RESULTS, from_csv=a.from_csv, engine=a.engine, cells=cells))
 
 
 if __name__ == "__main__":

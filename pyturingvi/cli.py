@@ -151,7 +151,7 @@ def reproduce(
     workers: Annotated[int | None, typer.Option(help="Processes; by default one a physical core.")] = None,
     progress: Annotated[bool, typer.Option(help="Show progress bars.")] = True,
     cells: Annotated[
-        Path | None, typer.Option(help="stepsize, trace: folder of the sweep they are made from; by default OUT/cells.")
+        Path | None, typer.Option(help="synthetic, stepsize, trace: folder of the sweep; by default OUT/cells.")
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="stepsize, trace, --preset paper: folder with the published data.csv of irt.")

@@ -90,7 +90,7 @@ folder = Path(sys.argv[1])
 for preset in realistic.PRESETS:
     print(*(family for part in realistic.grid_of(Job("stepsize", preset, folder)) for family in part["family"]))
 for preset in plan.PLANS:
-    print(*(run.family for run in plan.plan(preset, {}, "numpy")))
+    print(*(run.family for run in plan.plan(preset, {})))
 print(*theory.dimension(Job("theory", "quick", folder), theory.SIZES["quick"]).family)
 print(reproduce("synthetic", "paper", folder, from_csv=True), reproduce("stepsize", "laptop", folder, from_csv=True))
 """

@@ -57,7 +57,7 @@ def committed(figure, folder):
         ("theory", {"n_workers": 1.5}, r"n_workers \(--workers\).*1\.5"),
         ("trace", {"n_workers": 10**9}, r"n_workers \(--workers\) must be at most"),
         ("table1", {"n_workers": 2}, r"n_workers \(--workers\) goes with the other figures"),
-        ("table1", {"cells": "x"}, r"cells \(--cells\) goes with stepsize and trace, not with table1"),
+        ("table1", {"cells": "x"}, r"cells \(--cells\) goes with synthetic and stepsize and trace, not with table1"),
         ("theory", {"data_dir": "x"}, r"data_dir \(--data-dir\) goes with stepsize and trace, not with theory"),
         ("stepsize", {"data_dir": "x"}, r"data_dir \(--data-dir\) goes with the preset 'paper'; 'quick' has no"),
     ],

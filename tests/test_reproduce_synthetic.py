@@ -1,21 +1,19 @@
 """`reproduce synthetic`: the plan, resuming, and a report that fails where the runs are wrong."""
 
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import pyturingvi as tv
 from pyturingvi.errors import DataError, InputError, OutputError
 from pyturingvi.reproduce.figure import FAMILIES, Job, reproduce
 from pyturingvi.reproduce.synthetic import against_published, plan, problem, runs
 from pyturingvi.reproduce.synthetic.plan import Run
+from pyturingvi.sweeps.result import load_sweep
 
 TINY = (
     Run("mean-field", 100, 43, 10, 0),
@@ -36,9 +34,9 @@ def tiny(monkeypatch):
     monkeypatch.setitem(plan.PLANS, "quick", lambda found: list(TINY))
 
 
-def ended(arrived, n_updates=1):
-    """What `row_of` needs of a fit."""
-    return SimpleNamespace(arrived=arrived, n_updates=n_updates, status="completed", engine="numpy", seconds=1.0)
+def cell(n_updates):
+    """What `row_of` needs of a cell."""
+    return SimpleNamespace(status="completed", n_updates=n_updates, engine="numpy", seconds=1.0)
 
 
 def published_runs(change=lambda row: None):
@@ -46,7 +44,7 @@ def published_runs(change=lambda row: None):
     rows = []
 
     def add(run, t):
-        row = runs.row_of(run, ended(t < problem.NOT_REACHED)) | {"T": t}
+        row = runs.row_of(run, cell(1 if t < problem.NOT_REACHED else 60_001)) | {"T": t}
         change(row)
         row["max_updates"] = max(row["max_updates"], math.ceil(row["T"]) + 1)
         rows.append(row)
@@ -73,7 +71,7 @@ def report_of(folder, table, preset="paper"):
 
 # ---- the plan -----------------------------------------------------------------------------------------------
 def test_the_paper_preset_has_every_published_point_three_times_and_a_neighbor_on_each_side():
-    planned = plan.plan("paper", {}, "julia")
+    planned = plan.plan("paper", {})
     keys = [run.key for run in planned]
     assert len(set(keys)) == len(keys) == len({run.seed for run in planned})
     curves = problem.published_curves()
@@ -88,15 +86,15 @@ def test_the_paper_preset_has_every_published_point_three_times_and_a_neighbor_o
             low, high = problem.curve_ends(family, n)
             assert {(family, n, low - 1, 10, 0), (family, n, high + 1, 10, 0)} <= set(keys)
         assert {run.n for run in planned if run.family == family} == set(range(100, 501, 50))
-    assert len(plan.plan("full", {}, "julia")) > len(planned) > len(plan.plan("quick", {}, "julia"))
+    assert len(plan.plan("full", {})) > len(planned) > len(plan.plan("quick", {}))
 
 
 def test_long_runs_are_repeated_at_the_best_stepsize_that_the_first_ones_found():
     steps = plan.contenders("full-rank", 400)
-    first = [run for run in plan.plan("paper", {}, "julia") if run.family == "full-rank" and run.n == 400]
+    first = [run for run in plan.plan("paper", {}) if run.family == "full-rank" and run.n == 400]
     assert sorted(run.key for run in first) == [("full-rank", 400, step, 10, 0) for step in steps]
     found = dict(zip((("full-rank", 400, step, 10, 0) for step in steps), (35_000.0, 27_000.0, math.nan), strict=True))
-    then = [run for run in plan.plan("paper", found, "julia") if run.key[:2] == ("full-rank", 400)]
+    then = [run for run in plan.plan("paper", found) if run.key[:2] == ("full-rank", 400)]
     assert sorted(run.key for run in then if run.repeat) == [("full-rank", 400, steps[1], 10, r) for r in (1, 2)]
 
 
@@ -123,57 +121,59 @@ def test_runs_are_rows_and_are_not_made_again(tmp_path, monkeypatch):
     for row in table[table.ended == "reached"].itertuples():
         expected = problem.proximal_sgd(row.family, row.n, row.stepsize, row.n_samples, row.seed)
         assert row.T == expected.n_updates - 1
-    monkeypatch.setattr(runs, "run_tasks", lambda *arguments: pytest.fail("made again"))
+    monkeypatch.setattr(runs, "sweep", lambda *arguments, **options: pytest.fail("made again"))
     runs.compute(job)
 
 
 @pytest.mark.usefixtures("tiny")
-def test_what_an_interrupted_call_has_left_is_all_that_is_made(tmp_path, monkeypatch):
-    job = tiny_job(tmp_path)
+def test_what_an_interrupted_call_has_left_is_all_that_is_made(tmp_path):
+    job, cells = tiny_job(tmp_path), tmp_path / "cells" / "cells"
     runs.compute(job)
-    whole = job.file("runs").read_bytes()
     table = runs.read_runs(job)
+    columns = [c for c in runs.COLUMNS if c != "seconds"]
     table[:2].assign(seconds=1e6).to_csv(job.file("runs"), index=False)
+    shutil.rmtree(tmp_path / "cells")
     runs.compute(job)
     again = runs.read_runs(job)
     assert (again.seconds[:2] == 1e6).all()  # kept as they were
     assert (again.seconds[2:] < 1e6).all()
-    columns = [c for c in runs.COLUMNS if c != "seconds"]
     pd.testing.assert_frame_equal(again[columns], table[columns])
-    assert len(whole) > 0
-
-
-_KILLED = """
-import sys
-from pathlib import Path
-from pyturingvi.reproduce.figure import Job
-from pyturingvi.reproduce.synthetic import plan, runs
-from pyturingvi.reproduce.synthetic.plan import Run
-if __name__ == "__main__":
-    plan.PLANS["quick"] = lambda found: [Run("mean-field", 100, 30, 10, k) for k in range(400)]
-    runs._WRITE_SECONDS = 0.0
-    runs.compute(Job("synthetic", "quick", Path(sys.argv[1]), "numpy", 1, False))
-"""
-
-
-def test_a_killed_call_leaves_a_whole_file_to_go_on_from(tmp_path, monkeypatch):
-    job, script = tiny_job(tmp_path), tmp_path / "killed.py"
-    script.write_text(_KILLED)
-    process = subprocess.Popen([sys.executable, str(script), str(tmp_path)])
-    deadline = time.monotonic() + 120
-    while not job.file("runs").is_file() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
-    process.wait()
-    table = runs.read_runs(job)
-    assert 1 <= len(table) < 400
-    monkeypatch.setitem(
-        plan.PLANS, "quick", lambda found: [Run("mean-field", 100, 30, 10, k) for k in range(len(table) + 2)]
-    )
+    # what a call that was killed has left: cells, and no table
+    before = {path: path.stat().st_mtime_ns for path in cells.iterdir()}
+    assert len(before) == len(TINY) - 2
+    job.file("runs").unlink()
     runs.compute(job)
-    later = runs.read_runs(job)
-    assert set(table.repeat) <= set(later.repeat)
-    assert len(later) >= len(table) + 2
+    pd.testing.assert_frame_equal(runs.read_runs(job)[columns], table[columns])
+    assert len(list(cells.iterdir())) == len(TINY)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("status", "error", "words"),
+    [("interrupted", KeyboardInterrupt, None), ("incomplete", OutputError, r"4 of 6 runs failed; .* says why")],
+)
+def test_a_call_that_ends_early_leaves_the_runs_made_and_one_before_any_nothing(
+    status, error, words, tmp_path, monkeypatch
+):
+    def sweep(grid, out, **options):
+        if n_made:
+            tv.sweep(grid[:n_made], out=out, **options)
+        found = load_sweep(out, grid)
+        found.status = status
+        return found
+
+    monkeypatch.setattr(runs, "sweep", sweep)
+    job = tiny_job(tmp_path)
+    (tmp_path / "cells" / "cells").mkdir(parents=True)
+    n_made = 0
+    with pytest.raises(error):
+        runs.compute(job)
+    assert not job.file("runs").exists()
+    n_made = 2
+    with pytest.raises(error, match=words):
+        runs.compute(job)
+    assert {run.key for run in runs.unmade(runs.read_runs(job), "quick")} == {run.key for run in TINY[2:]}
 
 
 def test_another_table_under_the_name_is_refused(tmp_path):
@@ -184,39 +184,9 @@ def test_another_table_under_the_name_is_refused(tmp_path):
     assert job.file("runs").read_text() == "a,b\n1,2\n"
 
 
-@pytest.mark.usefixtures("tiny")
-def test_two_calls_for_the_same_file_are_one_too_many(tmp_path):
-    job = tiny_job(tmp_path)
-    (tmp_path / "other").mkdir()
-    with runs._no_other_call(job.file("runs")):
-        with pytest.raises(OutputError, match=r"quick_runs\.csv: another call is making its runs\. Wait for it"):
-            runs.compute(job)
-        runs.compute(tiny_job(tmp_path / "other"))
-    runs.compute(job)
-
-
-@pytest.mark.usefixtures("tiny")
-def test_an_interrupted_call_leaves_the_runs_made_and_one_before_any_nothing(tmp_path, monkeypatch):
-    job, make = tiny_job(tmp_path), runs.make_run
-
-    def interrupted(run, engine):
-        if run.key == stop:
-            raise KeyboardInterrupt
-        return make(run, engine)
-
-    monkeypatch.setattr(runs, "make_run", interrupted)
-    order = plan.plan("quick", {}, "numpy")
-    for place in (0, 3):
-        stop = order[place].key
-        with pytest.raises(KeyboardInterrupt):
-            runs.compute(job)
-        assert job.file("runs").exists() == (place > 0)
-    assert {*runs.found_in(runs.read_runs(job))} == {run.key for run in order[:3]}
-
-
 def test_a_single_run_can_be_reported(tmp_path):
     run = Run("mean-field", 100, plan.best_step("mean-field", 100) - 3, 10, 0)
-    text, _ = report_of(tmp_path, pd.DataFrame([runs.row_of(run, ended(True, 90))]), "quick")
+    text, _ = report_of(tmp_path, pd.DataFrame([runs.row_of(run, cell(90))]), "quick")
     assert text.startswith("Runs: 1; ")
 
 
@@ -296,7 +266,7 @@ def test_the_interval_of_the_exponent_covers_the_truth_as_often_as_it_says():
 def test_the_command_computes_then_draws_again_from_the_files_alone(tmp_path, monkeypatch):
     text = reproduce("synthetic", "quick", tmp_path, engine="numpy", n_workers=2, progress=False)
     assert text.startswith("Runs: 6\n")
-    monkeypatch.setattr(runs, "run_tasks", lambda *arguments: pytest.fail("computed"))
+    monkeypatch.setattr(runs, "sweep", lambda *arguments, **options: pytest.fail("computed"))
     assert reproduce("synthetic", "quick", tmp_path, from_csv=True) == text
     with pytest.raises(DataError, match="Compute it: pyturingvi reproduce synthetic --preset paper"):
         reproduce("synthetic", "paper", tmp_path, from_csv=True)

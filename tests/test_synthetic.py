@@ -7,6 +7,11 @@ import pyturingvi as tv
 from pyturingvi.reproduce.synthetic import problem
 
 
+def t_of(found):
+    """T as the paper counts it."""
+    return found.n_updates - 1 if found.arrived else problem.NOT_REACHED
+
+
 def test_published_curves_hold_216_finite_points_on_the_stated_stepsize_grid():
     curves = problem.published_curves()
     reached = curves[curves["iterations"] < problem.NOT_REACHED]
@@ -22,13 +27,13 @@ def test_published_curves_hold_216_finite_points_on_the_stated_stepsize_grid():
 )
 def test_ten_samples_reproduce_the_published_number_of_updates(family, n, place):
     point = problem.finite_points(family, n).iloc[place]
-    t = [problem.t_of(problem.proximal_sgd(family, n, point.stepsize, seed=seed)) for seed in range(3)]
+    t = [t_of(problem.proximal_sgd(family, n, point.stepsize, seed=seed)) for seed in range(3)]
     assert abs(np.mean(t) - point.iterations) <= max(0.03 * point.iterations, 2.0)
 
 
 def test_full_rank_reproduces_the_published_number_of_updates_near_its_best_stepsize():
     point = problem.finite_points("full-rank", 100).iloc[-2]
-    t = [problem.t_of(problem.proximal_sgd("full-rank", 100, point.stepsize, seed=seed)) for seed in range(2)]
+    t = [t_of(problem.proximal_sgd("full-rank", 100, point.stepsize, seed=seed)) for seed in range(2)]
     assert abs(np.mean(t) - point.iterations) <= 0.03 * point.iterations
 
 
@@ -63,5 +68,5 @@ def test_a_run_stops_at_the_first_update_within_epsilon_of_the_target():
 
 def test_a_diverging_stepsize_counts_as_not_reached_and_ends_the_run():
     reached = problem.proximal_sgd("mean-field", 100, 0.5, max_updates=500)
-    assert problem.t_of(reached) == problem.NOT_REACHED
+    assert t_of(reached) == problem.NOT_REACHED
     assert reached.status == "diverged"

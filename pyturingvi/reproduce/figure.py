@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FAMILIES = ("mean-field", "structured", "full-rank")  # the paper's, in its order, whatever others there are
 COLOURS = {family: plots.COLOURS[family] for family in FAMILIES}
 FIGURES = ("table1", "synthetic", "stepsize", "trace", "theory")  # a module of this package each
-OF_THE_SWEEP = ("stepsize", "trace")  # made from a sweep's cells
+WITH_CELLS, WITH_DATA = ("synthetic", "stepsize", "trace"), ("stepsize", "trace")  # made from a sweep's cells; with irt
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,17 @@ class Job:
     engine: str = "auto"
     n_workers: int | None = None
     progress: bool = True
-    cells: Path | None = None  # folder of the sweep whose cells the figure is made from; `folder / "cells"` by default
+    cells: Path | None = None
     data_dir: Path | None = None  # for the published CritLangAcq data of irt
 
     def file(self, part: str, ending: str = ".csv") -> Path:
         """Path of one of the figure's files."""
         return self.folder / f"{self.figure}_{self.preset}_{part}{ending}"
+
+    @property
+    def sweep_folder(self) -> Path:
+        """Folder of the sweep whose cells the figure is made from."""
+        return self.cells or self.folder / "cells"
 
     def read(self, part: str, columns: Sequence[str] = (), numbers: Sequence[str] = ()) -> pd.DataFrame:
         """One of the figure's CSV files; DataError if it is not there, or cannot be used."""
@@ -132,8 +137,8 @@ def reproduce(
         Processes; by default one a physical core.
     progress : bool
     cells : path, optional
-        "stepsize" and "trace" are made from the same fits, a sweep's cells in this folder; `out/cells` by default.
-        What is done there, by `tv.sweep` on a cluster say, is not done again.
+        "synthetic", "stepsize" and "trace" are made from a sweep's cells in this folder; `out/cells` by default. What
+        is done there, by `tv.sweep` on a cluster say, is not done again.
     data_dir : path, optional
         "stepsize" and "trace" with preset "paper": folder with the published `data.csv` of irt, which is simulated
         without it.
@@ -173,9 +178,12 @@ def reproduce(
 
 def _refuse_what_has_no_effect(name: str, preset: str, n_workers: int | None, cells: object, data_dir: object) -> None:
     """InputError for an argument that would be passed over in silence."""
-    for words, value in (("cells (--cells)", cells), ("data_dir (--data-dir)", data_dir)):
-        if value is not None and name not in OF_THE_SWEEP:
-            raise InputError(f"{words} goes with {' and '.join(OF_THE_SWEEP)}, not with {name}.")
+    for words, value, figures in (
+        ("cells (--cells)", cells, WITH_CELLS),
+        ("data_dir (--data-dir)", data_dir, WITH_DATA),
+    ):
+        if value is not None and name not in figures:
+            raise InputError(f"{words} goes with {' and '.join(figures)}, not with {name}.")
     if data_dir is not None and preset != "paper":
         raise InputError(
             f"data_dir (--data-dir) goes with the preset 'paper'; {preset!r} has no irt, or a simulated one."

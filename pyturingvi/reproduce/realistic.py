@@ -136,7 +136,7 @@ def run(job: Job, fit: bool = True) -> SweepResult:
 
     Without `fit` the result is what the folder has.
     """
-    grid, folder = grid_of(job), job.cells or job.folder / "cells"
+    grid, folder = grid_of(job), job.sweep_folder
     if not fit:
         return load_sweep(folder, grid)
     job.tell(expectation(read_grid(grid), SweepFolder(folder), job.n_workers or default_workers()))

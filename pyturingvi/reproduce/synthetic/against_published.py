@@ -128,7 +128,7 @@ def report(job: Job) -> str:
         write_table(job.file(part), table)
     draw_curves(found, job)
     draw_scaling(figure2, fitted, job)
-    missing = unmade(runs, job.preset, "julia")
+    missing = unmade(runs, job.preset)
     lines = [f"Runs: {len(runs)}" + (f"; {len(missing)} of the preset are not made yet" if missing else "")]
     lines += [*_agreement(found, figure2), "", *_neighbors(found), *_stated(found), "", *_growth_lines(fitted)]
     text = "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Which runs a preset is made of, in which order, and what they are expected to cost."""
+"""Which runs a preset is made of."""
 
 from __future__ import annotations
 
@@ -25,11 +25,6 @@ REPEATS, STATED_REPEATS = 3, 2
 QUICK_T = 6_000  # quick has the points whose published T is no larger
 # where the best of the 50 stepsizes lies: its number at n = 100, and the power of 1/n with which it falls
 _BEST = {"mean-field": (44.0, 1.0), "structured": (38.0, 1.0), "full-rank": (25.6, 2.0)}
-# seconds an update on one core of a 2020s server: constant, and times (n/100)^2 for full-rank or n/100 for the others
-_SECONDS = {
-    "julia": {"mean-field": (1e-5, 3e-5), "structured": (2e-5, 6e-5), "full-rank": (8e-5, 1.6e-4)},
-    "numpy": {"mean-field": (1e-4, 8e-5), "structured": (2e-4, 1.5e-4), "full-rank": (1.6e-3, 3.2e-4)},
-}
 
 
 @dataclass(frozen=True)
@@ -44,8 +39,6 @@ class Run:
         Monte Carlo samples M; which of the runs that are averaged.
     max_updates : int
         60,000, or fewer where a run that is not there by then cannot matter.
-    urgency : int
-        What is done first: 0 published points, 1 their neighbors, 2 M = 8 beside.
     """
 
     family: str
@@ -54,7 +47,6 @@ class Run:
     n_samples: int
     repeat: int
     max_updates: int = MAX_UPDATES
-    urgency: int = 0
 
     @property
     def key(self) -> Key:
@@ -70,17 +62,6 @@ class Run:
     def seed(self) -> int:
         """A seed of the run's own."""
         return int(digest(*self.key)[:8], 16)
-
-    def seconds(self, engine: str) -> float:
-        """Expected seconds, from the published T where there is one."""
-        constant, growing = _SECONDS[engine][self.family]
-        per_update = constant + growing * (self.n / 100) ** (2 if self.family == "full-rank" else 1)
-        return per_update * min(self.max_updates, self._updates()) + 1e-3
-
-    def _updates(self) -> float:
-        if self.n in CURVE_SIZES:
-            return published_t(self.family, self.n, self.step)
-        return 1.26 ** (best_step(self.family, self.n) - self.step) * best_t(self.family, self.n)
 
 
 Key = tuple[str, int, int, int, int]
@@ -104,8 +85,8 @@ def contenders(family: str, n: int) -> tuple[int, ...]:
 
 
 # ---- presets ------------------------------------------------------------------------------------------------
-def _repeat(urgency: int, repeats: int, family: str, n: int, step: int, n_samples: int, cap: int) -> list[Run]:
-    return [Run(family, n, step, n_samples, repeat, cap, urgency) for repeat in range(repeats)]
+def _repeat(repeats: int, family: str, n: int, step: int, n_samples: int, cap: int) -> list[Run]:
+    return [Run(family, n, step, n_samples, repeat, cap) for repeat in range(repeats)]
 
 
 def _scaling_runs(family: str, n: int, found: Found, repeats: int = REPEATS) -> list[Run]:
@@ -116,12 +97,12 @@ def _scaling_runs(family: str, n: int, found: Found, repeats: int = REPEATS) -> 
     """
     cap, steps = min(MAX_UPDATES, round(1.3 * best_t(family, n)) + 50), contenders(family, n)
     first = repeats if family != "full-rank" else 1
-    runs = [run for step in steps for run in _repeat(0, first, family, n, step, PUBLISHED_SAMPLES, cap)]
+    runs = [run for step in steps for run in _repeat(first, family, n, step, PUBLISHED_SAMPLES, cap)]
     tries = {step: found.get((family, n, step, PUBLISHED_SAMPLES, 0)) for step in steps}
     known = [t for t in tries.values() if t is not None]
     if first < repeats and len(known) == len(steps) and not all(map(math.isnan, known)):
         best = min(steps, key=lambda step: math.inf if math.isnan(tries[step] or 0.0) else tries[step] or 0.0)
-        runs += _repeat(0, repeats, family, n, best, PUBLISHED_SAMPLES, cap)[1:]
+        runs += _repeat(repeats, family, n, best, PUBLISHED_SAMPLES, cap)[1:]
     return runs
 
 
@@ -132,12 +113,12 @@ def _paper(found: Found) -> list[Run]:
             low, high = curve_ends(family, n)
             long = family == "full-rank" and n >= 200  # a run that never arrives takes a minute or more
             for step in range(low, high + 1):
-                runs += _repeat(0, REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
+                runs += _repeat(REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
                 if n <= 200:
                     repeats = 1 if long else STATED_REPEATS
-                    runs += _repeat(2, repeats, family, n, step, STATED_SAMPLES, MAX_UPDATES)
+                    runs += _repeat(repeats, family, n, step, STATED_SAMPLES, MAX_UPDATES)
             for step in (low - 1, high + 1):
-                runs += _repeat(1, 1 if long else REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
+                runs += _repeat(1 if long else REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
         for n in SCALING_SIZES:
             if n not in CURVE_SIZES:
                 runs += _scaling_runs(family, n, found)
@@ -153,13 +134,13 @@ def _quick(found: Found) -> list[Run]:
             chosen = {best_step(family, n), *range(high, low - 1, -every)}
             for step in sorted(chosen):
                 if published_t(family, n, step) <= QUICK_T:
-                    runs += _repeat(0, REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
+                    runs += _repeat(REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
         low, high = curve_ends(family, 100)
         cap = round(3 * published_t(family, 100, high))
-        runs += _repeat(2, STATED_REPEATS, family, 100, high, STATED_SAMPLES, cap)
+        runs += _repeat(STATED_REPEATS, family, 100, high, STATED_SAMPLES, cap)
         if family == "full-rank":
             runs += _scaling_runs(family, 150, found)
-            runs += _repeat(0, REPEATS, family, 200, best_step(family, 200), PUBLISHED_SAMPLES, MAX_UPDATES)
+            runs += _repeat(REPEATS, family, 200, best_step(family, 200), PUBLISHED_SAMPLES, MAX_UPDATES)
             runs += _scaling_runs(family, 250, found, repeats=1)
         else:
             runs += [run for n in SCALING_SIZES if n not in CURVE_SIZES for run in _scaling_runs(family, n, found)]
@@ -170,20 +151,14 @@ def _full(found: Found) -> list[Run]:
     runs = _paper(found)
     for family in FAMILIES:
         for n in CURVE_SIZES:
-            low, high = curve_ends(family, n)
             for step in range(50):
-                urgency = 0 if low <= step <= high else 1
-                runs += _repeat(urgency, REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
+                runs += _repeat(REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
     return runs
 
 
 PLANS: Mapping[str, Callable[[Found], list[Run]]] = {"quick": _quick, "paper": _paper, "full": _full}
 
 
-def plan(preset: str, found: Found, engine: str) -> list[Run]:
-    """All runs of a preset: the most urgent first, every point once before any twice, the longest first.
-
-    Some depend on what is `found` already: the plan grows once the first runs are there.
-    """
-    runs = {run.key: run for run in PLANS[preset](found)}
-    return sorted(runs.values(), key=lambda run: (run.urgency, run.repeat, -run.seconds(engine)))
+def plan(preset: str, found: Found) -> list[Run]:
+    """All runs of a preset; some depend on what is `found` already."""
+    return list({run.key: run for run in PLANS[preset](found)}.values())

@@ -7,7 +7,7 @@ updates made minus one; both were found by simulation, and the tests show the fi
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def _scaling_values() -> dict[tuple[str, int], float]:
 
 
 # ---- one run ------------------------------------------------------------------------------------------------
-def proximal_sgd(
+def settings_of(
     family: str,
     n: int,
     stepsize: float,
@@ -96,7 +96,7 @@ def proximal_sgd(
     max_updates: int = MAX_UPDATES,
     stop_within: float | None = 1.0,
     engine: str = "numpy",
-) -> Fit:
+) -> dict[str, Any]:
     """Proximal SGD from m = 0, C = I, until the parameters are within a squared distance of the optimum.
 
     Parameters
@@ -111,25 +111,28 @@ def proximal_sgd(
         Squared distance to the optimum m* = 5, C* = sqrt(0.1) I; with None all updates are made.
     engine : {"numpy", "julia"}
         The engines draw different noise from the same seed.
+
+    Returns
+    -------
+    dict
+        Arguments of `tv.fit`, which are settings of a cell of `tv.sweep` too.
     """
+    return {
+        "model": IsotropicGaussian(n),
+        "family": family,
+        "optimizer": ProximalSGD(stepsize),
+        "n_iterations": max_updates,
+        "n_samples": n_samples,
+        "elbo_every": max_updates,
+        "elbo_samples": 1,
+        "init_scale": 1.0,
+        "seed": seed,
+        "engine": engine,
+        "stop_within": stop_within,
+    }
+
+
+def proximal_sgd(*arguments: Any, **more: Any) -> Fit:
+    """The fit of `settings_of` these arguments."""
     with interrupts_raised():
-        return fit(
-            IsotropicGaussian(n),
-            family,
-            ProximalSGD(stepsize),
-            n_iterations=max_updates,
-            n_samples=n_samples,
-            elbo_every=max_updates + 1,
-            elbo_samples=1,
-            init_scale=1.0,
-            seed=seed,
-            engine=engine,
-            progress=False,
-            n_threads=1,  # runs are many and small, so the machine's cores belong to the others
-            stop_within=stop_within,
-        )
-
-
-def t_of(found: Fit) -> float:
-    """T as the paper counts it: updates made minus one, 59,999 where the accuracy is not reached."""
-    return found.n_updates - 1 if found.arrived else NOT_REACHED
+        return fit(**settings_of(*arguments, **more), progress=False, n_threads=1)
