@@ -254,7 +254,7 @@ def sample_nuts(
 def _turing_form(runtime: Any, model: Model, ad: str | None) -> Any:
     """The model in Julia as DynamicPPL sees it, with a gradient."""
     if isinstance(model, Turing):
-        return model.julia_model if ad is None else model.with_ad(ad)
+        return model.to_julia(runtime, ad)
     return runtime.call(runtime.module.turing_form, model.to_julia(runtime), ad=ad or "")
 
 

@@ -16,7 +16,7 @@ from pyturingvi.models.checks import check_values
 from pyturingvi.models.parts import take_natural
 from pyturingvi.support.arguments import real_array
 from pyturingvi.support.array_namespace import Array, namespace_of
-from pyturingvi.support.registry import Named, Registry
+from pyturingvi.support.registry import Named, Registry, defines
 
 if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
@@ -110,7 +110,7 @@ class Model(Named, ABC):
     @property
     def has_log_terms(self) -> bool:
         """Whether `log_terms` is to be had."""
-        return "_log_terms" in type(self).__dict__
+        return defines(self, "_log_terms")
 
     def log_terms(self, points: Array) -> tuple[Array, Array]:
         """The log density as a sum of one global term and one term a local, which depends on no other local.
@@ -215,7 +215,7 @@ class Model(Named, ABC):
     @property
     def engines(self) -> frozenset[str]:
         """Names of the engines that run this model."""
-        return frozenset({"numpy", "julia"} if "to_julia" in type(self).__dict__ else {"numpy"})
+        return frozenset({"numpy", "julia"} if defines(self, "to_julia") else {"numpy"})
 
     def to_julia(self, runtime: Runtime) -> Any:
         """The model in Julia, with its data sent over: what `log_density` and `gradient` of PyTuringVI.jl take."""

@@ -127,19 +127,13 @@ class Turing(Model):
     def description(self) -> str:
         return "tv.models.Turing, a Turing model in Julia source"
 
-    def to_julia(self, runtime: Any) -> Any:
-        return self.julia_model
-
-    @property
-    def julia_model(self) -> Any:
-        """The model inside Julia, built on first use."""
+    def to_julia(self, runtime: Any = None, ad: str | None = None) -> Any:
+        """The model inside Julia, built on first use; with another backend than its own, it is built anew."""
+        if ad is not None and ad != self.ad:
+            return self._build(ad)
         if self._inner is None:
             self._inner = self._build(self.ad)
         return self._inner
-
-    def with_ad(self, ad: str) -> Any:
-        """The model inside Julia with another backend."""
-        return self.julia_model if ad == self.ad else self._build(ad)
 
     def _build(self, ad: str) -> Any:
         try:
@@ -181,7 +175,7 @@ class Turing(Model):
 
     def _describe(self) -> None:
         """Layout, names and shapes, as Julia found them."""
-        P, inner = self._runtime.module, self.julia_model
+        P, inner = self._runtime.module, self.to_julia()
         layout = inner.layout
         self.layout = Layout(int(layout.n_global), int(layout.n_local), int(layout.local_dim))
         self.ad = str(P.ad_of(inner))
@@ -255,21 +249,21 @@ class Turing(Model):
     def _log_density(self, points: Array) -> Array:
         values = np.empty(len(points))
         batch = _on_cpu(points)
-        self._call(self._runtime.module.log_density_at_b, values, self.julia_model, batch.T)
+        self._call(self._runtime.module.log_density_at_b, values, self.to_julia(), batch.T)
         return values
 
     def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
         batch = _on_cpu(points)
         values, slopes = np.empty(len(batch)), np.empty_like(batch)
         function = self._runtime.module.log_density_and_gradient_at_b
-        self._call(function, values, slopes.T, self.julia_model, batch.T)
+        self._call(function, values, slopes.T, self.to_julia(), batch.T)
         with np.errstate(over="ignore"):
             return values, slopes.astype(points.dtype, copy=False)
 
     # ---- natural space ------------------------------------------------------------------------------------
     def _natural(self, function: Any, points: Array) -> dict[str, np.ndarray]:
         runtime, batch = self._runtime, _on_cpu(points)
-        pairs = self._call(function, self.julia_model, batch.T)
+        pairs = self._call(function, self.to_julia(), batch.T)
         # Julia's last axis is that of the points, and its axes arrive reversed
         return {str(name): _axes_as_in_julia(runtime.to_numpy(value)) for name, value in pairs}
 
@@ -294,7 +288,7 @@ class Turing(Model):
         found = take_natural(values, shapes, self.name)
         runtime = self._runtime
         arrays = tuple(runtime.to_julia(_axes_as_in_julia(value)) for value in found.values())
-        points = self._call(runtime.module.unconstrain, self.julia_model, tuple(found), arrays)
+        points = self._call(runtime.module.unconstrain, self.to_julia(), tuple(found), arrays)
         return np.array(runtime.to_numpy(points), order="C")
 
 
