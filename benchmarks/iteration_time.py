@@ -29,7 +29,7 @@ PROBLEMS = [f"{kind}-{size}" for kind in ("rpoisson", "irt", "volatility") for s
 PROBLEMS.insert(3, "irt-small-missing")
 FAMILIES = ["mean-field", "structured", "structured-ns", "full-rank"]
 PEERS = {"mean-field", "full-rank"}  # AutoNormal and AutoMultivariateNormal
-NUMPYRO_BYTES_PER_PARAMETER = 300  # of AutoMultivariateNormal at irt-small, for what is worth trying
+TOO_LARGE = {(problem, "full-rank") for problem in PROBLEMS if problem.endswith("large")}  # some 300 bytes a parameter
 SHOWN = [
     "problem", "family", "cores", "ms", "floor_ms", "numpyro_ms", "numpyro_over_ours",
     "numpyro_over_ours_median", "over_mean_field", "peak_mib", "numpyro_peak_mib",
@@ -49,25 +49,6 @@ def case(side: str, problem: str, family: str, cores: set[int], a: Any) -> dict[
         return None
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
-
-
-def fits(problem: str, family: str, side: str, dtype: str) -> bool:
-    """Whether a case leaves a quarter of the free memory to others."""
-    if family != "full-rank":
-        return True
-    from pyturingvi.families import get_family
-    from pyturingvi.optimize.memory import available_memory, fit_bytes
-    from pyturingvi.problems import list_problems
-
-    row = list_problems().set_index("problem").loc[problem.removesuffix("-missing")]
-    if side == "numpyro":
-        needed = NUMPYRO_BYTES_PER_PARAMETER * int(row["full_rank_p"])
-    else:
-        from pyturingvi.layout import Layout
-
-        layout = Layout(int(row["d_z"]), int(row["N"]), int(row["d_y"]))
-        needed = fit_bytes(get_family(family), layout, 8 if dtype == "float64" else 4, 2, 8)
-    return needed < 0.75 * available_memory()
 
 
 def summary(rounds: list[dict[str, Any]], prefix: str = "") -> dict[str, Any]:
@@ -105,8 +86,9 @@ def measure(problem: str, n_cores: int, a: argparse.Namespace) -> list[dict[str,
     cores = set(sorted(os.sched_getaffinity(0))[-n_cores:])
     cases = []
     for family in a.families:
-        sides = ["ours", "numpyro"] if a.peer == "numpyro" and family in PEERS else ["ours"]
-        cases += [(side, family) for side in sides if fits(problem, family, side, a.dtype)]
+        cases.append(("ours", family))  # which refuses by itself what does not fit in memory
+        if a.peer == "numpyro" and family in PEERS and (problem, family) not in TOO_LARGE:
+            cases.append(("numpyro", family))
     found: dict[tuple[str, str], list[Any]] = {key: [] for key in cases}
     for _ in range(a.rounds):
         for side, family in cases:

@@ -64,7 +64,7 @@ def coordinates_used(model: Model | Layout, uses: Sequence[Any] | None = None) -
     """
     layout = checked_layout(model)
     if uses is None:
-        if isinstance(model, StochasticVolatility):
+        if type(model) is StochasticVolatility:  # a subclass may couple its locals in another way
             return global_own_and_previous(layout)
         if isinstance(model, Model) and model.has_log_terms:
             return global_and_own(layout)
