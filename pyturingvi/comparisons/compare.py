@@ -173,14 +173,10 @@ def _live(model: Model, plan: Plan, runtime: Runtime, step: Step) -> Comparison:
             rows.append(measures.row("skipped", model, family, quantity="all", note=reason))
             step("skipped", len(plan.rules) + 2)
             continue
-        noise = measures.path_noise(
-            model, family, plan.settings.n_iterations, plan.settings.n_samples, plan.settings.seed
-        )
+        noise = measures.path_noise(model, family, plan.settings)
         for rule in plan.rules:
             step(f"{family.name}, path of {rule.name}")
-            rows += measures.path_rows(
-                sides, model, family, rule, noise, measures.path_stops(plan.settings.n_iterations)
-            )
+            rows += measures.path_rows(sides, model, family, rule, noise)
         del noise
         rows += _own_noise(sides, model, family, plan, step)
     return Comparison(_in_order(rows), f"live Julia {runtime.version}", model.label, _remarks(model, plan))
@@ -228,20 +224,19 @@ def _recorded_path(record: RecordedReference, small: Model, here: Side, family: 
 
 
 def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: Plan, step: Step) -> list[Row]:
-    rule, updates = plan.rules[0], plan.updates_of(family, model)
+    rule, updates, n_samples = plan.rules[0], plan.updates_of(family, model), plan.settings.n_samples
     step(f"{family.name}, ELBO")
-    settings: Row = {"n_samples": plan.settings.n_samples, "elbo_samples": ELBO_SAMPLES}
-    runs: dict[str, list[measures.Elbo]] = {engine: [] for engine in ("numpy", "julia")[: len(sides)]}
-    for k in range(plan.n_runs):
-        for side, place in zip(sides, runs.values(), strict=True):
-            found = side.fit(model, family, rule, updates, seed=plan.settings.seed + k, **settings)
-            place.append(measures.final_elbo(found))
-    note = f"{plan.n_runs} runs, {rule_words(rule)}, M = {plan.settings.n_samples}, {ELBO_SAMPLES:,} draws"
+    runs: dict[str, list[measures.Elbo]] = {side.engine: [] for side in sides}
+    for seed in range(plan.settings.seed, plan.settings.seed + plan.n_runs):
+        for side in sides:
+            settings: Row = {"seed": seed, "n_samples": n_samples, "elbo_samples": ELBO_SAMPLES}
+            runs[side.engine].append(measures.final_elbo(side.fit(model, family, rule, updates, **settings)))
+    note = f"{plan.n_runs} runs, {rule_words(rule)}, M = {n_samples}, {ELBO_SAMPLES:,} draws"
     if len(sides) == 1:
         note += "; Julia: not available"
     elbo = measures.elbo_row(model, family, rule, "mean final ELBO", updates, runs, note)
     step(f"{family.name}, time")
-    return [elbo, measures.time_row(sides, model, family, rule, plan.settings.n_samples, _TIMED_SECONDS)]
+    return [elbo, measures.time_row(sides, model, family, rule, n_samples, _TIMED_SECONDS)]
 
 
 def _in_order(rows: list[Row]) -> list[Row]:

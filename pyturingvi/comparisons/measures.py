@@ -16,6 +16,7 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import generator
 from pyturingvi.optimize.rules import Rule
 from pyturingvi.result import Fit
+from pyturingvi.settings import Settings
 from pyturingvi.support.interrupts import interrupts_raised
 
 # the project's requirement on the two engines, in float64
@@ -115,26 +116,25 @@ def path_stops(n_iterations: int) -> list[int]:
     return sorted(stop for stop in stops if stop >= 1)
 
 
-def path_noise(model: Model, family: Family, n_iterations: int, n_samples: int, seed: int) -> np.ndarray:
+def path_noise(model: Model, family: Family, settings: Settings) -> np.ndarray:
     """Base draws (n_iterations, n_samples, D) that both engines are given."""
-    noise = np.empty((n_iterations, n_samples, family.bind(model.layout).noise_dim))
-    family.base_distribution.fill(generator(np, seed, _PATH_STREAM), noise)
+    shape = (settings.n_iterations, settings.n_samples, family.bind(model.layout).noise_dim)
+    noise = np.empty(shape)
+    family.base_distribution.fill(generator(np, settings.seed, _PATH_STREAM), noise)
     return noise
 
 
-def path_rows(
-    sides: Sequence[Side], model: Model, family: Family, rule: Rule, noise: np.ndarray, stops: Iterable[int]
-) -> list[Row]:
+def path_rows(sides: Sequence[Side], model: Model, family: Family, rule: Rule, noise: np.ndarray) -> list[Row]:
     """How far apart the parameters are after so many updates along the same noise, each time from the start.
 
     The verdict is on 200 updates, or on all where there are fewer.
     """
     rows: list[Row] = []
-    for stop in stops:
+    for stop in path_stops(len(noise)):
         here, there = (
             side.fit(model, family, rule, stop, n_samples=noise.shape[1], noise=noise[:stop]) for side in sides
         )
-        judged = stop == min(PATH_UPDATES, noise.shape[0])
+        judged = stop == min(PATH_UPDATES, len(noise))
         rows.append(path_row(model, family, rule, noise[:stop], here, there.params, there.n_updates, judged))
         if min(here.n_updates, there.n_updates) < stop:
             break
