@@ -129,7 +129,7 @@ def fit(
 
 
 @contextmanager
-def _interrupt_told(words: str) -> Iterator[None]:
+def _exit_when_interrupted(words: str) -> Iterator[None]:
     """A Ctrl-C becomes one line and exit code 130."""
     try:
         yield
@@ -174,7 +174,7 @@ def reproduce(
             for word, content in described.presets.items():
                 typer.echo(f"{'':<10}   --preset {word}: {content}")
         return
-    with _interrupt_told("Interrupted; the same command goes on from here."):
+    with _exit_when_interrupted("Interrupted; the same command goes on from here."):
         text = figures.reproduce(
             figure,
             preset,
@@ -215,7 +215,7 @@ def compare(
         raise InputError(f"--families must be names with commas between them, got {families!r}.")
     whole_number("--iterations", iterations, 1)
     whole_number("--runs", runs, 2)
-    with _interrupt_told("Interrupted."):
+    with _exit_when_interrupted("Interrupted."):
         model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
         if out is not None:
             comparison_targets(out, model.label, "--out")
@@ -244,7 +244,8 @@ def setup(
     if not forget:
         from pyturingvi.setup.install import set_up
 
-        typer.echo(set_up(julia, project, None if quiet else typer.echo))
+        with _exit_when_interrupted("Interrupted; nothing new is remembered. The same command goes on from here."):
+            typer.echo(set_up(julia, project, None if quiet else typer.echo))
     elif julia is not None or project is not None:
         raise InputError("setup: --forget goes alone.")
     else:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -285,7 +287,17 @@ def test_forget_says_what_it_removed(config: Path, setup: Setup) -> None:
     assert second[:2] == (0, f"{config}: there is none\n")
 
 
-# ---- the trial ----------------------------------------------------------------------------------------------
+# ---- processes ----------------------------------------------------------------------------------------------
+def gone(process: int) -> bool:
+    """Whether a process ends within ten seconds, be it as a zombie that nobody collects."""
+    until = time.monotonic() + 10
+    while psutil.pid_exists(process) and psutil.Process(process).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def test_a_trial_that_takes_too_long_is_ended_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,11 +309,24 @@ def test_a_trial_that_takes_too_long_is_ended_with_its_children(
     with pytest.raises(EngineError, match="it took more than 3 s"):
         try_start(JuliaEnvironment(str(julia), str(tmp_path), "registered"), timeout=3.0, say=said.append)
     assert len(said) >= 3
-    process = int((tmp_path / "pid").read_text())
-    until = time.monotonic() + 10  # a killed process needs a moment, and may wait as a zombie to be collected
-    while psutil.pid_exists(process) and psutil.Process(process).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_ctrl_c_ends_the_installation_and_what_it_started(tmp_path: Path, fake_juliapkg: Installed) -> None:
+    began = tmp_path / "began"
+    sleep = f"import subprocess; subprocess.run(['sh', '-c', 'echo $$ > {began}; exec sleep 300'])"
+    with pytest.raises(EngineError):
+        fake_juliapkg(statement="raise Exception")
+    module = tmp_path / "juliapkg.py"
+    module.write_text(module.read_text().replace("raise Exception", sleep))
+    command = [sys.executable, "-P", "-m", "pyturingvi", "setup", "--quiet"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not (began.exists() and began.read_text().endswith("\n")):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=10)[1].startswith("Interrupted; nothing new is remembered.")
+    assert process.returncode == 130
+    assert gone(int(began.read_text()))
 
 
 def test_a_trial_that_crashes_says_with_which_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -360,7 +360,7 @@ def test_a_package_whose_files_are_gone_gets_a_short_error_each_time(
         assert said.startswith("EngineError: the Julia package PyTuringVI could not be compiled (code 1): ")
         assert "Package Optimisers" in said
         assert len(said) < 1000
-        log = said.partition(" own words are in ")[2]
+        log = said.partition(" own words are in ")[2].partition(". `pyturingvi doctor`")[0]
         assert "Stacktrace" in Path(log).read_text()
 
 

@@ -115,8 +115,9 @@ class Runtime:
             if command is not None:
                 compile_ahead(str(command).split("\0"), name, self._interrupted)
             return self.call(self._start.load, name, uuid, self._spare_depot)
-        except JuliaError as error:
-            raise EngineError(f"the Julia package {name} could not be loaded: {error}. {_DOCTOR}") from None
+        except EngineError as error:
+            what = f"the Julia package {name} could not be loaded: " if isinstance(error, JuliaError) else ""
+            raise EngineError(f"{what}{error}. {_DOCTOR}") from None
 
 
 def _start_module(juliacall: Any) -> Any:
