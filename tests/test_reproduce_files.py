@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
-from test_cli import run
 
 from pyturingvi.errors import DataError, InputError, OutputError
 from pyturingvi.reproduce import realistic, realistic_tables, table1, theory
@@ -166,14 +165,6 @@ def test_the_papers_full_rank_fits_may_come_from_a_machine_with_more_memory(tmp_
     monkeypatch.setattr(realistic, "available_memory", lambda: 10**6)
     # nine problems, six stepsizes, eight seeds; full-rank on the six that the paper has it on
     assert sum(realistic_tables.expected(Job("stepsize", "paper", tmp_path)).values()) == (9 * 2 + 6) * 6 * 8
-
-
-def test_the_command_tells_a_damaged_file_in_one_line(tmp_path):
-    (tmp_path / "synthetic_quick_runs.csv").write_text("family,n\nmean-field,100\n")
-    done = run("reproduce", "synthetic", "--from-csv", "--out", ".", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "lacks the column(s) step" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 # ---- interruptions ------------------------------------------------------------------------------------------

@@ -112,11 +112,6 @@ def test_a_process_that_dies_is_told_in_one_line(tmp_path):
         run_tasks(die, [(0,), (1,)], job, "variance")
 
 
-def test_a_part_that_is_not_there_is_named_with_the_command(tmp_path):
-    with pytest.raises(DataError, match=r"theory_quick_variance\.csv: not found.*pyturingvi reproduce theory"):
-        reproduce("theory", "quick", tmp_path, from_csv=True)
-
-
 def test_the_julia_engine_is_refused_before_any_work(tmp_path):
     with pytest.raises(InputError, match="engine='auto' or 'numpy'"):
         reproduce("theory", "quick", tmp_path, engine="julia")
