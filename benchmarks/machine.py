@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pyturingvi.comparisons.result import markdown_table
 from pyturingvi.comparisons.timing import busy_others
 
 
@@ -30,12 +31,11 @@ def settings() -> dict[str, str]:
 
 def markdown(frame: pd.DataFrame, columns: list[str]) -> str:
     """A table of the columns that the frame has, numbers to three digits."""
-    shown = [c for c in columns if c in frame]
-    lines = ["| " + " | ".join(shown) + " |", "|" + "---|" * len(shown)]
-    for record in frame[shown].itertuples(index=False):
-        cells = [v if isinstance(v, str) else "" if pd.isna(v) else f"{v:.3g}" for v in record]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    names = [c for c in columns if c in frame]
+    shown = [
+        [v if isinstance(v, str) else "" if pd.isna(v) else f"{v:.3g}" for v in row] for row in frame[names].values
+    ]
+    return markdown_table(names, shown)
 
 
 class Peak:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -205,18 +204,22 @@ def test_times_are_of_both_engines_and_say_who_else_was_at_work(
 
 
 def test_a_fit_is_timed_update_by_update() -> None:
-    def run(n: int, elbo_every: int, callback: Any = None) -> SimpleNamespace:
-        """Updates of two milliseconds each, with an estimate of the ELBO that takes no time."""
-        start = time.perf_counter()
-        for k in range(1, n + 1):
-            time.sleep(2e-3)
-            if k % elbo_every == 0 and callback is not None and callback(k, 0.0):
-                break
-        return SimpleNamespace(seconds=time.perf_counter() - start)
+    now = 0.0
 
-    times = timing.update_times(run, 0.2)
-    assert len(times) > 2
-    assert 2 <= min(times) < 3
+    def run(n: int, elbo_every: int, callback: Any = lambda *_: False) -> SimpleNamespace:
+        """Updates of two milliseconds each, the first ten of them slow."""
+        nonlocal now
+        start = now
+        for k in range(1, n + 1):
+            now += 2e-3 if k > 10 else 1.0
+            if k % elbo_every == 0 and callback(k, 0.0):
+                break
+        return SimpleNamespace(seconds=now - start)
+
+    times = timing.update_times(run, 0.19, every=10, clock=lambda: now)
+    assert len(times) == 10
+    np.testing.assert_allclose(times, 2.0)
+    assert timing.updates_in(lambda n, **_: SimpleNamespace(seconds=2e-3 * n), 0.1) == 50
 
 
 def test_the_work_of_other_processes_is_measured() -> None:

@@ -86,7 +86,7 @@ class Comparison:
         for part, title in PARTS.items():
             chosen = self._frame[self._frame["part"] == part]
             if not chosen.empty:
-                lines += [f"### {title}", "", *_markdown(chosen, part, self.label), ""]
+                lines += [f"### {title}", "", _markdown(chosen, part, self.label), ""]
         return "\n".join(lines)
 
     def plot(self, target: Any = None) -> Figure:
@@ -218,7 +218,7 @@ _SHOWN = {
 }
 
 
-def _markdown(rows: pd.DataFrame, part: str, label: str) -> list[str]:
+def _markdown(rows: pd.DataFrame, part: str, label: str) -> str:
     """A part's table; the updates of a path stand side by side."""
     columns = list(_SHOWN[part])
     if (rows["model"] != label).any():  # the record's small case
@@ -230,8 +230,15 @@ def _markdown(rows: pd.DataFrame, part: str, label: str) -> list[str]:
         columns[place:place] = [f"after {stop}" for stop in stops]
         records = [_one_path(path) for _, path in rows.groupby(["family", "optimizer"], sort=False)]
     titles = {"iteration": "updates", "difference": "numpy / julia" if part == "time" else "difference"}
-    lines = ["| " + " | ".join(titles.get(c, c) for c in columns) + " |", "|" + "---|" * len(columns)]
-    return lines + ["| " + " | ".join(_shown_as(row, c) for c in columns) + " |" for row in records]
+    return markdown_table(
+        [titles.get(c, c) for c in columns], [[_shown_as(row, c) for c in columns] for row in records]
+    )
+
+
+def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows of texts under their titles."""
+    head, *lines = ("| " + " | ".join(row) + " |" for row in [titles, *rows])
+    return "\n".join([head, "|" + "---|" * len(titles), *lines])
 
 
 def _one_path(rows: pd.DataFrame) -> dict[Any, Any]:

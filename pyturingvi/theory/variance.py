@@ -3,7 +3,7 @@
 With G the gradient of `l = -log p` at `C u + m`, the estimator averages `(G, pattern(G u'))` over M draws of u.
 
 `pyturingvi reproduce theory` sets the three side by side on two Gaussian targets, for n = 10 to 160, three families and
-three bases. The bound holds in all 180 cells; it is loose by a factor of 28 at least and 23,000 at most. At the
+three bases. The bound holds in all 180 cases; it is loose by a factor of 28 at least and 23,000 at most. At the
 optimum, which sets the complexity, that factor grows like n (isotropic target, Gaussian base: about 3 n for
 structured, 5 n for full-rank, 9 n for mean-field). It hardly grows, from 32 to 97, only at the start of the target
 whose terms all pull at z, and there for structured and mean-field only. The slack comes from three steps of the proof:
