@@ -8,9 +8,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 import pyturingvi as tv
 from pyturingvi import fitting
@@ -22,14 +19,14 @@ if os.environ.get("SWEEP_TEST_BOOTS"):
     (Path(os.environ["SWEEP_TEST_BOOTS"]) / f"boot-{os.getpid()}-{time.time_ns()}").touch()
 
 LAYOUT = tv.Layout(2, 3, 1)
-SMALL: dict[str, Any] = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 16}
+SMALL = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 16}
 
 
-def run(grid: Any, executor: Any, out: Path, **options: Any) -> tv.SweepResult:
+def run(grid, executor, out, **options):
     return tv.sweep(grid, executor, out=out, progress=False, **options)
 
 
-def normal(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def normal(points):
     return -0.5 * (points**2).sum(axis=1), -points
 
 
@@ -39,11 +36,11 @@ class KillsItsWorker:
     In `folder` it leaves a file `done-K` for each kill, and `calls-PID` with the number of calls in each process.
     """
 
-    def __init__(self, folder: Path, after: int, times: int, pause: float) -> None:
+    def __init__(self, folder, after, times, pause):
         self.folder, self.after, self.times, self.pause = folder, after, times, pause
         self.parent, self.calls = os.getpid(), 0
 
-    def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, points):
         self.calls += 1
         (self.folder / f"calls-{os.getpid()}").write_text(str(self.calls))
         if self.calls > self.after and os.getpid() != self.parent:
@@ -55,18 +52,18 @@ class KillsItsWorker:
         return normal(points)
 
 
-def files(out: Path) -> dict[str, bytes]:
+def files(out):
     """What must be the same however a sweep went."""
     kept = [path for place in ("cells", "fits", "models") for path in (out / place).rglob("*") if path.is_file()]
     return {str(path.relative_to(out)): path.read_bytes() for path in kept}
 
 
-def slow_normal(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def slow_normal(points):
     time.sleep(float(os.environ.get("SWEEP_TEST_PAUSE", "0.0005")))
     return normal(points)
 
 
-def slow_grid() -> dict[str, Any]:
+def slow_grid():
     """Eight cells, two of which diverge. How slow it is does not change the numbers."""
     return {
         "model": tv.models.LogDensity(slow_normal, LAYOUT),

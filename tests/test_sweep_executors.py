@@ -5,8 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 from sweep_targets import SMALL, run
@@ -17,20 +15,20 @@ from pyturingvi.sweeps.folder import SweepFolder
 from pyturingvi.sweeps.grid import read_grid
 from pyturingvi.sweeps.pools import LocalWorkers
 from pyturingvi.sweeps.sweep import SweepRun
-from pyturingvi.sweeps.worker import Task, run_cell
+from pyturingvi.sweeps.worker import run_cell
 
 
-def test_what_is_sent_is_picklable_and_small(poisson: Any, tmp_path: Path) -> None:
-    sent: list[bytes] = []
+def test_what_is_sent_is_picklable_and_small(poisson, tmp_path):
+    sent = []
 
     class Wire:
         """An executor that sends everything through pickle, as another process would get it."""
 
-        def submit(self, function: Any, task: Task) -> Any:
+        def submit(self, function, task):
             sent.append(pickle.dumps((function, task)))
             there, received = pickle.loads(sent[-1])
             sent.append(pickle.dumps(there(received)))
-            future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+            future = concurrent.futures.Future()
             future.set_result(pickle.loads(sent[-1]))
             return future
 
@@ -40,7 +38,7 @@ def test_what_is_sent_is_picklable_and_small(poisson: Any, tmp_path: Path) -> No
     assert len(sent[1]) < 300
 
 
-def test_threads_are_refused_for_julia_before_anything_runs(isotropic: Any, executor: Any, tmp_path: Path) -> None:
+def test_threads_are_refused_for_julia_before_anything_runs(isotropic, executor, tmp_path):
     grid = {"model": isotropic, "engine": ["numpy", "julia"], "n_iterations": 2, "elbo_samples": 8}
     with pytest.raises(EngineError, match="executor: it runs the cells in threads, and Julia runs in the main thread"):
         tv.sweep(grid, executor, out=tmp_path / "sweep", progress=False)
@@ -49,31 +47,31 @@ def test_threads_are_refused_for_julia_before_anything_runs(isotropic: Any, exec
     assert found.status == "completed"
 
 
-def test_jobs_that_are_no_futures_will_do(isotropic: Any, tmp_path: Path) -> None:
+def test_jobs_that_are_no_futures_will_do(isotropic, tmp_path):
     """As submitit's: `done` and `result`, and nothing to wait on."""
 
     class Job:
-        def __init__(self, function: Any, task: Task) -> None:
+        def __init__(self, function, task):
             self.work, self.asked = (function, task), 0
 
-        def done(self) -> bool:
+        def done(self):
             self.asked += 1
             return self.asked > 3
 
-        def result(self) -> Any:
+        def result(self):
             return self.work[0](self.work[1])
 
     class Cluster:
-        def submit(self, function: Any, task: Task) -> Job:
+        def submit(self, function, task):
             return Job(function, task)
 
     assert run({"model": isotropic, "seed": range(2), **SMALL}, Cluster(), tmp_path).status == "completed"
 
 
 @pytest.mark.parametrize("returned", [None, 3])
-def test_an_executor_whose_submit_returns_no_future_is_named(isotropic: Any, tmp_path: Path, returned: Any) -> None:
+def test_an_executor_whose_submit_returns_no_future_is_named(isotropic, tmp_path, returned):
     class Forgets:
-        def submit(self, function: Any, task: Task) -> Any:
+        def submit(self, function, task):
             return returned
 
     with pytest.raises(EngineError, match=r"executor: its submit\(\) returned .*, and must return a future"):
@@ -81,14 +79,14 @@ def test_an_executor_whose_submit_returns_no_future_is_named(isotropic: Any, tmp
     assert not (tmp_path / "work").exists()
 
 
-def test_an_executor_that_takes_no_more_ends_the_call_and_keeps_what_is_done(isotropic: Any, tmp_path: Path) -> None:
+def test_an_executor_that_takes_no_more_ends_the_call_and_keeps_what_is_done(isotropic, tmp_path):
     grid = {"model": isotropic, "seed": range(3), **SMALL}
     pool = ThreadPoolExecutor(1)
 
     class Breaks:
         taken = 0
 
-        def submit(self, function: Any, task: Task) -> Any:
+        def submit(self, function, task):
             self.taken += 1
             if self.taken == 2:
                 pool.shutdown(wait=True)
@@ -101,13 +99,13 @@ def test_an_executor_that_takes_no_more_ends_the_call_and_keeps_what_is_done(iso
         assert run(grid, another, tmp_path).status == "completed"
 
 
-def test_a_worker_that_is_lost_three_times_over_a_cell_fails_it(isotropic: Any, tmp_path: Path) -> None:
+def test_a_worker_that_is_lost_three_times_over_a_cell_fails_it(isotropic, tmp_path):
     class Loses:
         submitted = 0
 
-        def submit(self, function: Any, task: Task) -> Any:
+        def submit(self, function, task):
             self.submitted += 1
-            future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+            future = concurrent.futures.Future()
             if task.description["seed"] == 1:
                 future.set_exception(OSError("node 7 is down"))
             else:
@@ -121,19 +119,17 @@ def test_a_worker_that_is_lost_three_times_over_a_cell_fails_it(isotropic: Any, 
     assert executor.submitted == 2 + 3
 
 
-def test_workers_that_do_not_see_the_folder_end_the_call(
-    isotropic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_that_do_not_see_the_folder_end_the_call(isotropic, tmp_path, monkeypatch):
     monkeypatch.setattr("pyturingvi.sweeps.worker._appears", lambda place: False)
     with ThreadPoolExecutor(1) as pool, pytest.raises(OutputError, match="does not see the folder"):
         run({"model": isotropic, **SMALL}, pool, tmp_path)
 
 
-def test_a_late_worker_of_an_ended_call_does_nothing(isotropic: Any, tmp_path: Path) -> None:
-    tasks: list[Task] = []
+def test_a_late_worker_of_an_ended_call_does_nothing(isotropic, tmp_path):
+    tasks = []
 
     class Late:
-        def submit(self, function: Any, task: Task) -> Any:
+        def submit(self, function, task):
             tasks.append(task)
             raise RuntimeError("queue is full")
 
@@ -143,12 +139,12 @@ def test_a_late_worker_of_an_ended_call_does_nothing(isotropic: Any, tmp_path: P
     assert not list((tmp_path / "cells").iterdir())
 
 
-def test_local_cells_run_beside_each_other_as_far_as_memory_goes(isotropic: Any, tmp_path: Path) -> None:
+def test_local_cells_run_beside_each_other_as_far_as_memory_goes(isotropic, tmp_path):
     small, large, huge = read_grid(
         [{"model": isotropic, "family": family, **SMALL} for family in ("mean-field", "structured", "full-rank")]
     )
     assert small.n_bytes < large.n_bytes < huge.n_bytes
-    work = SweepRun(SweepFolder(tmp_path), None, LocalWorkers(3, 1), None, None, "trace", 1)  # type: ignore[arg-type]
+    work = SweepRun(SweepFolder(tmp_path), None, LocalWorkers(3, 1), None, None, "trace", 1)
     work.waiting.extend([huge, large, small])
     work.memory = small.n_bytes + large.n_bytes
     assert work._next() is huge  # alone it may try, and its own fit will say if it cannot

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from pyturingvi.errors import DataError, EngineError, InputError
 from pyturingvi.sweeps.grid import SETTINGS, read_grid
 
 
-def test_a_mapping_is_a_product_and_a_list_of_them_a_union(isotropic: Any) -> None:
+def test_a_mapping_is_a_product_and_a_list_of_them_a_union(isotropic):
     product = {"model": isotropic, "family": ["mean-field", "full-rank"], "stepsize": np.array([1e-3, 1e-2])}
     cells = read_grid({**product, "seed": range(3)})
     assert len({cell.name for cell in cells}) == 12
@@ -36,10 +34,10 @@ def test_a_mapping_is_a_product_and_a_list_of_them_a_union(isotropic: Any) -> No
     assert all(json.loads(json.dumps(cell.description)) == cell.description for cell in cells)
 
 
-def test_a_cell_name_is_readable_and_tells_everything_apart(isotropic: Any, poisson: Any) -> None:
+def test_a_cell_name_is_readable_and_tells_everything_apart(isotropic, poisson):
     poisson.label = "Poisson / Ünder *test*" + 60 * "x"
-    base: dict[str, Any] = {"model": isotropic, **SMALL}
-    changes: list[dict[str, Any]] = [
+    base = {"model": isotropic, **SMALL}
+    changes = [
         {},
         {"model": poisson},
         {"family": tv.Structured(standardized=False)},
@@ -66,7 +64,7 @@ def test_a_cell_name_is_readable_and_tells_everything_apart(isotropic: Any, pois
     assert [cell.name for cell in again] == names[:1]
 
 
-def test_a_problem_by_name_is_the_model_that_it_loads(tmp_path: Path) -> None:
+def test_a_problem_by_name_is_the_model_that_it_loads(tmp_path):
     cell, other = read_grid({"model": "volatility-small", "simulated": True, "data_seed": [0, 1], **SMALL})
     model = tv.load_problem("volatility-small", simulated=True)
     assert cell.description["model"] == "volatility-small (simulated)"
@@ -75,7 +73,7 @@ def test_a_problem_by_name_is_the_model_that_it_loads(tmp_path: Path) -> None:
     assert cell.description["model_digest"] != other.description["model_digest"]
 
 
-def test_what_a_cell_leaves_open_is_the_default_of_fit(isotropic: Any, executor: Any, tmp_path: Path) -> None:
+def test_what_a_cell_leaves_open_is_the_default_of_fit(isotropic, executor, tmp_path):
     grid = {"model": isotropic, "family": "mean-field", "n_iterations": 1}
     run(grid, executor, tmp_path, keep="fit")
     direct = tv.fit(isotropic, "mean-field", n_iterations=1, progress=False)
@@ -116,9 +114,7 @@ def test_what_a_cell_leaves_open_is_the_default_of_fit(isotropic: Any, executor:
         ({"model": "MODEL", "seed": (i for i in range(3))}, "grid: seed is <generator .* give a list"),
     ],
 )
-def test_a_bad_grid_is_refused_before_anything_is_written(
-    isotropic: Any, tmp_path: Path, grid: Any, words: str
-) -> None:
+def test_a_bad_grid_is_refused_before_anything_is_written(isotropic, tmp_path, grid, words):
     if isinstance(grid, dict) and grid.get("model") == "MODEL":
         grid = {**grid, "model": isotropic}
     with pytest.raises((InputError, EngineError), match=words):
@@ -128,14 +124,14 @@ def test_a_bad_grid_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "init_location"])
 @pytest.mark.parametrize("value", [np.array(["a", "b"]), np.array([1e-3, 1e-2]), np.array([]), [1, 2], {"a": 1}, 1j])
-def test_a_value_of_a_wrong_kind_is_refused_by_its_name(isotropic: Any, name: str, value: Any) -> None:
+def test_a_value_of_a_wrong_kind_is_refused_by_its_name(isotropic, name, value):
     """An array in a list is one value, not the values along the axis."""
     for resolve_engine in (True, False):
         with pytest.raises(InputError, match=name):
             read_grid({"model": isotropic, **SMALL, name: [value]}, resolve_engine)
 
 
-def test_a_data_seed_and_a_folder_of_data_may_be_of_numpy_and_a_string(isotropic: Any, tmp_path: Path) -> None:
+def test_a_data_seed_and_a_folder_of_data_may_be_of_numpy_and_a_string(isotropic, tmp_path):
     given = {"model": isotropic, "data_seed": np.int64(0), "simulated": np.bool_(False), "data_dir": None, **SMALL}
     assert read_grid(given)[0].description == read_grid({"model": isotropic, **SMALL})[0].description
     simulated = {"model": "volatility-small", "simulated": True, **SMALL}
@@ -145,8 +141,8 @@ def test_a_data_seed_and_a_folder_of_data_may_be_of_numpy_and_a_string(isotropic
         read_grid({"model": "rpoisson-small", "data_dir": str(tmp_path / "none"), **SMALL})
 
 
-def test_a_setting_that_came_later_changes_no_name_where_it_has_its_default(isotropic: Any) -> None:
-    base: dict[str, Any] = {"model": isotropic, **SMALL}
+def test_a_setting_that_came_later_changes_no_name_where_it_has_its_default(isotropic):
+    base = {"model": isotropic, **SMALL}
     plain, default, given = (
         read_grid({**base, **more})[0] for more in ({}, {"stop_within": None}, {"stop_within": 0.5})
     )
@@ -155,7 +151,7 @@ def test_a_setting_that_came_later_changes_no_name_where_it_has_its_default(isot
     assert given.description["stop_within"] == 0.5
 
 
-def test_a_seed_may_be_as_large_as_that_of_a_fit(isotropic: Any, executor: Any, tmp_path: Path) -> None:
+def test_a_seed_may_be_as_large_as_that_of_a_fit(isotropic, executor, tmp_path):
     found = run({"model": isotropic, "seed": 2**70, **SMALL}, executor, tmp_path)
     direct = tv.fit(isotropic, seed=2**70, progress=False, **SMALL)
     assert found.frame()["elbo"].tolist() == [direct.elbo["elbo"].iloc[-1]]
@@ -177,20 +173,20 @@ class MyModel(tv.models.IsotropicGaussian):
 @pytest.mark.parametrize(
     "own", [{"optimizer": MyAdam(1e-3)}, {"family": MyFamily()}, {"model": MyModel(3)}], ids=lambda own: next(iter(own))
 )
-def test_a_class_that_is_not_registered_is_refused_by_name(isotropic: Any, tmp_path: Path, own: dict[str, Any]) -> None:
+def test_a_class_that_is_not_registered_is_refused_by_name(isotropic, tmp_path, own):
     with pytest.raises(InputError, match=r"test_sweep_grid\.My\w+ is a \w+ of your own.*@tv\.register"):
         run({"model": isotropic, **SMALL, **own}, None, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_note_says_which_cell_is_wrong(isotropic: Any, tmp_path: Path) -> None:
+def test_a_note_says_which_cell_is_wrong(isotropic, tmp_path):
     with pytest.raises(InputError) as caught:
         run({"model": isotropic, "seed": [4, -4]}, None, tmp_path)
     assert any("'seed': -4" in note for note in caught.value.__notes__)
 
 
-def test_the_expected_cost_grows_with_what_takes_time(isotropic: Any, poisson: Any) -> None:
-    def cost(**changes: Any) -> float:
+def test_the_expected_cost_grows_with_what_takes_time(isotropic, poisson):
+    def cost(**changes):
         return read_grid({"model": poisson, **SMALL, **changes})[0].cost
 
     assert cost(n_iterations=600) == pytest.approx(10 * cost(), rel=0.1)

@@ -10,12 +10,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +38,7 @@ ENVIRONMENT = {
 class Child(subprocess.Popen[str]):
     """A sweep in a process of its own group."""
 
-    def __init__(self, out: Path, pause: str = "0.006", elbo_every: int = 10) -> None:
+    def __init__(self, out, pause="0.006", elbo_every=10):
         super().__init__(
             [sys.executable, sweep_targets.__file__, str(out), str(elbo_every)],
             stdout=subprocess.PIPE,
@@ -50,15 +48,15 @@ class Child(subprocess.Popen[str]):
             env={**ENVIRONMENT, "SWEEP_TEST_CHECKPOINTS": "1", "SWEEP_TEST_PAUSE": pause},
         )
 
-    def wait_until(self, true: Callable[[], Any]) -> None:
+    def wait_until(self, true):
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self.poll() is None and not true():
             time.sleep(0.01)
 
-    def workers(self) -> list[psutil.Process]:
+    def workers(self):
         return psutil.Process(self.pid).children()
 
-    def end(self) -> None:
+    def end(self):
         """Whatever is left of the group."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -66,22 +64,22 @@ class Child(subprocess.Popen[str]):
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Child]]:
-    children: list[Child] = []
+def start():
+    children = []
     yield lambda *args, **options: children.append(Child(*args, **options)) or children[-1]
     for child in children:
         child.end()
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def undisturbed(tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed")
     found = tv.sweep(slow_grid(), out=out, n_workers=2, keep="fit", progress=False)
     assert found.counts == {"completed": 6, "diverged": 2, "failed": 0, "missing": 0}
     return files(out)
 
 
-def progress(out: Path) -> set[tuple[str, int]]:
+def progress(out):
     """Checkpoints and cells, with their times."""
     found = set()
     for path in [*out.glob("work/*/checkpoint.npz"), *out.glob("cells/*.json")]:
@@ -90,14 +88,12 @@ def progress(out: Path) -> set[tuple[str, int]]:
     return found
 
 
-def local(grid: Any, out: Path, **options: Any) -> tv.SweepResult:
+def local(grid, out, **options):
     return tv.sweep(grid, out=out, progress=False, n_workers=2, **options)
 
 
 # ---- the whole sweep killed ----------------------------------------------------------------------------------
-def test_killed_five_times_at_random_it_ends_with_the_files_of_an_undisturbed_one(
-    start: Any, tmp_path: Path, undisturbed: dict[str, bytes]
-) -> None:
+def test_killed_five_times_at_random_it_ends_with_the_files_of_an_undisturbed_one(start, tmp_path, undisturbed):
     """Now with its workers, now without: these find themselves orphaned, save their cells and end."""
     out = tmp_path / "out"
     for kill in range(N_KILLS):
@@ -117,7 +113,7 @@ def test_killed_five_times_at_random_it_ends_with_the_files_of_an_undisturbed_on
     assert sorted(path.name for path in out.iterdir()) == ["cells", "fits", "timings"]
 
 
-def test_a_killed_sweep_takes_its_workers_with_it(start: Any, tmp_path: Path) -> None:
+def test_a_killed_sweep_takes_its_workers_with_it(start, tmp_path):
     child = start(tmp_path / "out")
     child.wait_until(lambda: list((tmp_path / "out" / "work").glob("*/checkpoint.npz")))
     workers = child.workers()
@@ -129,9 +125,7 @@ def test_a_killed_sweep_takes_its_workers_with_it(start: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kill", [os.killpg, os.kill], ids=["as a terminal does", "the sweep alone"])
-def test_ctrl_c_leaves_checkpoints_at_once_and_returns_what_there_is(
-    start: Any, executor: Any, tmp_path: Path, kill: Any
-) -> None:
+def test_ctrl_c_leaves_checkpoints_at_once_and_returns_what_there_is(start, executor, tmp_path, kill):
     """Long before the next ELBO estimate, after ten seconds."""
     out, grid = tmp_path / "out", {**slow_grid(), "elbo_every": 300}
     child = start(out, pause="0.033", elbo_every=300)
@@ -153,7 +147,7 @@ def test_ctrl_c_leaves_checkpoints_at_once_and_returns_what_there_is(
     assert files(out) == files(tmp_path / "calm")
 
 
-def test_ctrl_c_while_the_workers_start_is_quiet(start: Any, tmp_path: Path) -> None:
+def test_ctrl_c_while_the_workers_start_is_quiet(start, tmp_path):
     child = start(tmp_path)
     child.wait_until(lambda: len(child.workers()) >= 3)  # the first of them, beside what keeps account of resources
     os.killpg(child.pid, signal.SIGINT)
@@ -161,7 +155,7 @@ def test_ctrl_c_while_the_workers_start_is_quiet(start: Any, tmp_path: Path) -> 
     assert (told.strip(), errors) == ("interrupted", "")
 
 
-def test_without_a_console_it_runs_in_local_workers(tmp_path: Path) -> None:
+def test_without_a_console_it_runs_in_local_workers(tmp_path):
     """As a service: sys.stderr is None."""
     code = "import sys, pyturingvi as tv; assert sys.stderr is None\n"
     code += "grid = {'model': tv.models.IsotropicGaussian(3), 'n_iterations': 9}\n"
@@ -172,7 +166,7 @@ def test_without_a_console_it_runs_in_local_workers(tmp_path: Path) -> None:
 
 
 # ---- a worker killed -----------------------------------------------------------------------------------------
-def kill_grid(folder: Path, times: int) -> list[dict[str, Any]]:
+def kill_grid(folder, times):
     """Three calm cells, and one whose worker is killed after its first checkpoint."""
     folder.mkdir(exist_ok=True)
     calm = {"model": tv.models.LogDensity(normal, LAYOUT), "seed": range(3), **SMALL}
@@ -180,9 +174,7 @@ def kill_grid(folder: Path, times: int) -> list[dict[str, Any]]:
     return [calm, {"model": target, **SMALL, "n_iterations": 300}]
 
 
-def test_a_worker_killed_in_the_middle_is_replaced_and_its_cell_goes_on(
-    executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_killed_in_the_middle_is_replaced_and_its_cell_goes_on(executor, tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEP_TEST_CHECKPOINTS", "1")
     grid = kill_grid(tmp_path / "marks", times=1)
     found = local(grid, tmp_path / "out")
@@ -199,7 +191,7 @@ def test_a_worker_killed_in_the_middle_is_replaced_and_its_cell_goes_on(
     pd.testing.assert_frame_equal(trace[["iteration", "elbo", "std_error"]], direct.elbo.drop(columns="seconds"))
 
 
-def test_a_cell_that_kills_every_worker_is_given_up_and_costs_the_others_nothing(tmp_path: Path) -> None:
+def test_a_cell_that_kills_every_worker_is_given_up_and_costs_the_others_nothing(tmp_path):
     grid = kill_grid(tmp_path / "marks", times=99)
     found = local(grid, tmp_path / "out")
     assert list(found.frame()["status"]) == ["completed"] * 3 + ["failed"]
@@ -209,7 +201,7 @@ def test_a_cell_that_kills_every_worker_is_given_up_and_costs_the_others_nothing
     assert "SIGKILL" in last["message"]
 
 
-def test_each_worker_boots_once_and_n_of_them_share_the_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_worker_boots_once_and_n_of_them_share_the_cells(tmp_path, monkeypatch):
     boots = tmp_path / "boots"
     boots.mkdir()
     monkeypatch.setenv("SWEEP_TEST_BOOTS", str(boots))
@@ -223,15 +215,15 @@ def test_each_worker_boots_once_and_n_of_them_share_the_cells(tmp_path: Path, mo
     assert os.getpid() not in pids
 
 
-def test_a_model_of_a_lambda_reaches_local_workers(tmp_path: Path) -> None:
+def test_a_model_of_a_lambda_reaches_local_workers(tmp_path):
     model = tv.models.LogDensity(lambda points: (-0.5 * (points**2).sum(axis=1), -points), LAYOUT)
     found = local({"model": model, **SMALL}, tmp_path)
     np.testing.assert_array_equal(found.traces()["elbo"], tv.fit(model, progress=False, **SMALL).elbo["elbo"])
 
 
-def test_a_registered_class_of_ones_own_runs_in_local_workers(isotropic: Any, tmp_path: Path) -> None:
+def test_a_registered_class_of_ones_own_runs_in_local_workers(isotropic, tmp_path):
     class HalfSteps(tv.SGD):
-        def constants(self, iteration: int) -> tuple[float, ...]:
+        def constants(self, iteration):
             return tuple(constant / 2 for constant in super().constants(iteration))
 
     tv.register(HalfSteps)
@@ -249,14 +241,14 @@ def test_a_registered_class_of_ones_own_runs_in_local_workers(isotropic: Any, tm
     )
 
 
-def test_the_pool_of_the_standard_library(poisson: Any, tmp_path: Path) -> None:
+def test_the_pool_of_the_standard_library(poisson, tmp_path):
     """It pickles plainly."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         found = tv.sweep({"model": poisson, **SMALL}, pool, out=tmp_path, progress=False)
     assert found.status == "completed"
 
 
-def test_submitit_runs_it_as_jobs(executor: Any, tmp_path: Path) -> None:
+def test_submitit_runs_it_as_jobs(executor, tmp_path):
     """Its local executor stands for Slurm: a process a job, and results through files."""
     submitit = pytest.importorskip("submitit")
     jobs = submitit.AutoExecutor(folder=tmp_path / "jobs", cluster="local")
@@ -270,7 +262,7 @@ def test_submitit_runs_it_as_jobs(executor: Any, tmp_path: Path) -> None:
 
 # ---- Dask ----------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def dask_client() -> Iterator[Any]:
+def dask_client():
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
@@ -281,7 +273,7 @@ def dask_client() -> Iterator[Any]:
         yield client
 
 
-def test_dask_runs_it_to_the_same_files(dask_client: Any, tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+def test_dask_runs_it_to_the_same_files(dask_client, tmp_path, undisturbed):
     found = tv.sweep(slow_grid(), dask_client.get_executor(), out=tmp_path, keep="fit", progress=False)
     assert found.status == "completed"
     assert files(tmp_path) == undisturbed
@@ -290,7 +282,7 @@ def test_dask_runs_it_to_the_same_files(dask_client: Any, tmp_path: Path, undist
     assert os.getpid() not in pids
 
 
-def test_dask_with_a_worker_killed_in_the_middle(dask_client: Any, executor: Any, tmp_path: Path) -> None:
+def test_dask_with_a_worker_killed_in_the_middle(dask_client, executor, tmp_path):
     grid = kill_grid(tmp_path / "marks", times=1)
     found = tv.sweep(grid, dask_client.get_executor(), out=tmp_path / "out", progress=False)
     assert found.status == "completed"

@@ -23,24 +23,28 @@ class ParentWatcher:
 
     def __init__(self) -> None:
         self._goes_on: Callable[[], bool] | None = None
+        self._started = False
 
     def start(self, parent: int) -> None:
-        """Called once in each process that a sweep starts itself, in its main thread."""
-        # A Ctrl-C in the terminal reaches this process too: a fit takes it as it does in any process, and there is
-        # nothing else that it should end.
-        signal.signal(signal.SIGINT, lambda number, frame: None)
+        """Called once in each process that a pool starts, in its main thread."""
+        self._started = True
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the parent too, which decides what ends
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         threading.Thread(target=self._watch, args=(parent,), daemon=True).start()
 
     @contextmanager
     def cell_at_work(self, goes_on: Callable[[], bool]) -> Iterator[None]:
-        """While a cell runs; `goes_on` tells whether its sweep does."""
+        """While a cell runs, which Ctrl-C ends as it ends any fit; `goes_on` tells whether its sweep does."""
         self._goes_on = goes_on
+        if self._started:
+            signal.signal(signal.SIGINT, lambda number, frame: None)  # not ignored: a fit puts its own handler there
         try:
             yield
         finally:
             self._goes_on = None
+            if self._started:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _watch(self, parent: int) -> None:
         import psutil

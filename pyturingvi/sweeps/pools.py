@@ -190,13 +190,11 @@ def result_of(future: Any) -> Report | Exception:
     """A worker's report, or the exception that tells how the worker was lost."""
     try:
         report = future.result()
-    except concurrent.futures.CancelledError as error:
-        return RuntimeError(f"the cell was cancelled ({error})")
+    except concurrent.futures.CancelledError:
+        return RuntimeError("the cell was cancelled")
     except Exception as error:
         return error
-    if isinstance(report, Report):
-        return report
-    return RuntimeError(f"the executor gave back {type(report).__name__}, not a report")
+    return report if isinstance(report, Report) else RuntimeError(f"the executor gave back {report!r}, not a report")
 
 
 def cancel(future: Any) -> None:

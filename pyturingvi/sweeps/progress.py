@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections import Counter
 from typing import Any
 
 
@@ -21,10 +21,10 @@ class SweepProgress:
     def __init__(self, n_cells: int, n_done: int, show: bool) -> None:
         self._cost = self._seconds = 0.0  # of the cells that finished, in earlier calls too
         self._now_seconds, self._start = 0.0, time.monotonic()  # of this call
-        self._counts: dict[str, int] = {}
-        self._bar: Any = None
+        self._counts: Counter[str] = Counter()
         self._shown = 0.0
         self._on_screen = sys.stderr is not None and sys.stderr.isatty()
+        self._bar: Any = None
         if show and sys.stderr is not None:  # which a program without a console does not have
             from tqdm.auto import tqdm
 
@@ -44,42 +44,35 @@ class SweepProgress:
         self._seconds += seconds
         self._now_seconds += 0.0 if earlier else seconds
 
-    @property
-    def parallelism(self) -> float:
-        """Cells at work at a time, on average so far, where only the executor knows."""
-        return max(1.0, self._now_seconds / max(time.monotonic() - self._start, 1e-9))
-
     def count(self, status: str) -> None:
         """A cell is done."""
-        self._counts[status] = self._counts.get(status, 0) + 1
+        self._counts[status] += 1
         if self._bar is not None:
             self._bar.update(1)
 
     def seconds_left(
-        self, waiting: Iterable[float], running: Iterable[tuple[float, float]], n_parallel: float
+        self, waiting: list[float], running: list[tuple[float, float]], n_parallel: float | None
     ) -> float | None:
-        """Estimate of the time left.
+        """Estimate of the time left; None as long as no cell has finished.
 
         Parameters
         ----------
-        waiting : iterable of float
+        waiting : list of float
             Expected costs of cells that have not begun.
-        running : iterable of (float, float)
-            Expected costs of those at work, and the seconds since they began.
-        n_parallel : float
-            Cells at work at a time.
-
-        Returns
-        -------
-        float or None
-            None as long as no cell has finished.
+        running : list of (float, float)
+            Expected costs of those at work, and the seconds since they were handed out.
+        n_parallel : float or None
+            Cells at work at a time. None where only an executor knows: then as many as there were on average so far,
+            and nobody tells which of those handed out have begun.
         """
         if not self._cost:
             return None
+        if n_parallel is None:
+            waiting, running = waiting + [cost for cost, _ in running], []
+            n_parallel = max(1.0, self._now_seconds / max(time.monotonic() - self._start, 1e-9))
         rate = self._seconds / self._cost
-        later = [rate * cost for cost in waiting]
-        left = [max(rate * cost - since, 0.0) for cost, since in running]
-        return max((sum(later) + sum(left)) / n_parallel, max(later, default=0.0), max(left, default=0.0))
+        left = [rate * cost for cost in waiting] + [max(rate * cost - since, 0.0) for cost, since in running]
+        return max(sum(left) / n_parallel, max(left, default=0.0))
 
     def is_due(self) -> bool:
         """Whether to draw the bar anew: once a second."""

@@ -244,14 +244,11 @@ class SweepRun:
         self.bar.count("failed")
 
     def _show(self) -> None:
-        if not self.bar.is_due():
-            return
-        now = time.monotonic()
-        waiting = [cell.cost for cell in self.waiting]
-        running = [(cell.cost, now - since) for cell, since in self.running.values()]
-        if self.workers.n_parallel is None:  # nobody tells which of them have begun
-            waiting, running = waiting + [cost for cost, _ in running], []
-        self.bar.show(self.bar.seconds_left(waiting, running, self.workers.n_parallel or self.bar.parallelism))
+        if self.bar.is_due():
+            now = time.monotonic()
+            running = [(cell.cost, now - since) for cell, since in self.running.values()]
+            waiting = [cell.cost for cell in self.waiting]
+            self.bar.show(self.bar.seconds_left(waiting, running, self.workers.n_parallel))
 
     # ---- ending ---------------------------------------------------------------------------------------------
     def _stop(self) -> None:
