@@ -29,10 +29,10 @@ from pyturingvi.support.archive import read_archive
 N_KILLS = 5
 
 
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(Path(tv.__file__).parents[1]), str(Path(__file__).parent)]),
-}
+def environment(**more):
+    """That of this test, where a child finds the package and these tests."""
+    places = [str(Path(tv.__file__).parents[1]), str(Path(__file__).parent)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), **more}
 
 
 class Child(subprocess.Popen[str]):
@@ -45,7 +45,7 @@ class Child(subprocess.Popen[str]):
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**ENVIRONMENT, "SWEEP_TEST_CHECKPOINTS": "1", "SWEEP_TEST_PAUSE": pause},
+            env=environment(SWEEP_TEST_CHECKPOINTS="1", SWEEP_TEST_PAUSE=pause),
         )
 
     def wait_until(self, true):
@@ -161,7 +161,7 @@ def test_without_a_console_it_runs_in_local_workers(tmp_path):
     code += "grid = {'model': tv.models.IsotropicGaussian(3), 'n_iterations': 9}\n"
     code += f"print(tv.sweep(grid, out={str(tmp_path)!r}, n_workers=1).status)"
     command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", code]
-    done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "completed\n")
 
 
