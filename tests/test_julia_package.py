@@ -1,10 +1,12 @@
 """Julia's own tests, run with the Julia environment that is set up."""
 
+import os
 import subprocess
 
 import pytest
 
-from pyturingvi.bridge.environment import find_environment, source_directory
+from pyturingvi.bridge.environment import find_environment
+from pyturingvi.bridge.packages import source_directory
 
 
 @pytest.mark.julia
@@ -14,6 +16,7 @@ def test_julias_own_tests_pass(group: str) -> None:
     assert environment is not None
     code = f'push!(LOAD_PATH, raw"{source}"); include(raw"{source / "test" / "runtests.jl"}")'
     command = [environment.executable, f"--project={environment.project}", "--startup-file=no", "-e", code, group]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2400)
+    variables = {**os.environ, **environment.variables()}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2400, env=variables)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert "PyTuringVI" in done.stdout

@@ -21,14 +21,13 @@ from pyturingvi.bridge.packages import (
     installed_by_setup,
     julia_compat,
     manifest_packages,
+    manifest_versions,
     numbers,
+    optional_packages,
     required_packages,
     satisfies,
     version_to_add,
 )
-from pyturingvi.bridge.packages import manifest_versions as manifest_versions
-from pyturingvi.bridge.packages import optional_packages as optional_packages
-from pyturingvi.bridge.packages import source_directory as source_directory
 from pyturingvi.bridge.remembered import damaged_settings, read_settings, write_settings
 from pyturingvi.errors import EngineError
 

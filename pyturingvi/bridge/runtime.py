@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.bridge.compiling import compile_ahead, spare_depot
-from pyturingvi.bridge.environment import JuliaEnvironment, examine_environment, find_environment
+from pyturingvi.bridge.environment import JuliaEnvironment, add_command, examine_environment, find_environment
 from pyturingvi.bridge.log import captured_stderr, failure
 from pyturingvi.bridge.packages import bundled, extensions_for, optional_packages, source_directory
 from pyturingvi.errors import EngineError, JuliaError
@@ -94,9 +94,19 @@ class Runtime:
             raise JuliaError(text[:longest], kind) from None
 
     def load(self, package: str) -> None:
-        """Load an optional Julia package of the environment, and our extension to it with it."""
+        """Load an optional Julia package of the environment, and our extension to it with it.
+
+        Raises
+        ------
+        EngineError
+            If Julia does not have it, with the command that adds it, or it does not load.
+        """
         if package not in self._loaded:
-            self._require(package, next(uuid for name, uuid, _ in optional_packages() if name == package))
+            uuid = next(uuid for name, uuid, _ in optional_packages() if name == package)
+            if not self.call(self._start.is_there, package, uuid):
+                add = f". Add it with: {add_command(self.environment, [package])}" if self.environment else ""
+                raise EngineError(f"Julia does not have the package {package}{add}")
+            self._require(package, uuid)
             self._loaded.add(package)
 
     def to_julia(self, array: np.ndarray) -> Any:

@@ -23,6 +23,8 @@ function with_depot(f, spare)
     end
 end
 
+is_there(name, uuid) = !isnothing(Base.locate_package(Base.PkgId(Base.UUID(uuid), name)))
+
 load(name, uuid, spare) = with_depot(() -> Base.require(Base.PkgId(Base.UUID(uuid), name)), spare)
 
 """

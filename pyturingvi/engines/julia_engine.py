@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from pyturingvi.bridge.environment import add_command, manifest_versions, optional_packages
 from pyturingvi.bridge.runtime import Runtime, start_julia
 from pyturingvi.engines.base import Engine
 from pyturingvi.errors import EngineError
@@ -29,21 +28,13 @@ class JuliaEngine(Engine):
         self.runtime = start_julia()
 
     def check_device(self, device: str) -> None:
-        if device == "cuda":
-            self._check_cuda()
-
-    def _check_cuda(self) -> None:
-        environment, uuid = self.runtime.environment, _cuda_uuid()
-        if environment is not None:
-            have = manifest_versions(environment.project, environment.probe().numbers)
-            if uuid not in have:
-                raise EngineError(
-                    "device='cuda' with engine='julia' needs the Julia package CUDA, which the project "
-                    f"{environment.project!r} does not have. Add it with `{add_command(environment, ['CUDA'])}`, "
-                    "or use device='cpu'."
-                )
-        self.runtime.load("CUDA")
-        problem = self.runtime.call(self.runtime.module.device_problem, "cuda")
+        if device != "cuda":
+            return
+        try:
+            self.runtime.load("CUDA")
+        except EngineError as error:
+            raise EngineError(f"device='cuda': {error}. Or use device='cpu'.") from None
+        problem = self.runtime.call(self.runtime.module.device_problem, device)
         if problem is not None:
             raise EngineError(f"device='cuda': {problem}. Use device='cpu'.")
 
@@ -152,10 +143,6 @@ class JuliaStepper(Stepper):
     def divergence(self) -> str:
         slopes = self._runtime.to_numpy(self._runtime.call(self._runtime.module.slopes_of_session, self._session))
         return describe_divergence(slopes, self._model)
-
-
-def _cuda_uuid() -> str:
-    return next(uuid for name, uuid, _ in optional_packages() if name == "CUDA")
 
 
 def julia_log_density_and_gradient(model: Model, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
