@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from concurrent.futures import ThreadPoolExecutor
+import signal
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -158,3 +159,31 @@ def test_a_cell_that_is_stopped_is_not_taken_for_a_diverged_one(executor, tmp_pa
     assert not list(folder.cells.iterdir())
     seen[:] = [4] * 60
     assert run(grid, executor, tmp_path / "out").status == "completed"
+
+
+class Here:
+    """An executor of this very thread, the main one, where a fit hears Ctrl-C."""
+
+    def submit(self, function, task):
+        future = Future()
+        future.set_result(function(task))
+        return future
+
+
+def test_a_ctrl_c_in_the_last_estimate_leaves_no_estimate_of_fewer_draws(tmp_path):
+    seen, pressed = [], []
+
+    def press(points):
+        seen.append(len(points))
+        if seen.count(4) == 60 and len(points) > 4 and not pressed:
+            pressed.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return normal(points)
+
+    grid = {"model": tv.models.LogDensity(press, LAYOUT), **SMALL, "elbo_samples": 5000}
+    assert run(grid, Here(), tmp_path / "out").status == "interrupted"
+    assert pressed
+    assert not list((tmp_path / "out" / "cells").iterdir())
+    assert run(grid, Here(), tmp_path / "out").status == "completed"
+    run(grid, Here(), tmp_path / "calm")
+    assert files(tmp_path / "out") == files(tmp_path / "calm")

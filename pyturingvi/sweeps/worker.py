@@ -23,7 +23,7 @@ from pyturingvi.result import Fit
 from pyturingvi.settings import Settings, model_digest
 from pyturingvi.support.files import check_writable, make_folder
 from pyturingvi.support.interrupts import DeferredInterrupt
-from pyturingvi.sweeps.cell_file import cell_text, json_text
+from pyturingvi.sweeps.cell_file import TRACE, cell_text, json_text
 from pyturingvi.sweeps.folder import SweepFolder, publish, read_model
 from pyturingvi.sweeps.grid import own_parts
 from pyturingvi.sweeps.lock import is_at_work
@@ -107,11 +107,11 @@ def _run(task: Task, folder: SweepFolder, goes_on: Callable[[], bool]) -> Report
         if not folder.checkpoint(task.name).exists():
             folder.clear_scratch(task.name)
         return Report(task.name, "failed", "failed")
-    # a cell that was stopped may seem to have diverged: the estimate at its end is one that it would not have made
-    if found.status == "interrupted" or (found.status == "diverged" and (interrupt.requested or not goes_on())):
+    # the last estimate of a cell that was stopped may be one of fewer draws, or one that it would not have made
+    if interrupt.requested or found.status == "interrupted" or (found.status == "diverged" and not goes_on()):
         return Report(task.name, "stopped")
     rows = found.elbo
-    trace = {key: rows[key].tolist() for key in ("iteration", "elbo", "std_error")}
+    trace = {key: rows[key].tolist() for key in TRACE}
     timing |= {"seconds": found.seconds, "trace_seconds": rows["seconds"].tolist(), "versions": found.versions}
     publish(folder.timing_file(task.name), json_text(timing))
     if task.keep == "fit":
