@@ -125,6 +125,13 @@ def test_a_second_sweep_in_a_folder_is_refused_while_the_first_is_at_work(isotro
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cells", "models", "timings"]
 
 
+def test_of_a_sweep_on_another_host_it_is_told_how_to_go_on_when_that_is_gone(tmp_path, monkeypatch):
+    with SweepLock(SweepFolder.create(tmp_path)):
+        monkeypatch.setattr("platform.node", lambda: "node7")
+        with pytest.raises(OutputError, match=rf"If it is gone, delete '{tmp_path}/work/\.pyturingvi-lock'\.$"):
+            SweepLock(SweepFolder(tmp_path))
+
+
 def test_without_locks_on_the_file_system_the_cells_are_run_all_the_same(isotropic, executor, tmp_path, monkeypatch):
     def none(*args, **options):
         raise NotImplementedError("no flock")

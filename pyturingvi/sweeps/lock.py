@@ -17,12 +17,14 @@ from pyturingvi.errors import OutputError
 from pyturingvi.support.files import make_folder
 from pyturingvi.sweeps.folder import SweepFolder, publish
 
+_LOCK = ".pyturingvi-lock"
+
 
 class SweepLock:
     """A sweep at work in its folder; the system frees the lock when the process dies.
 
-    Where a file system has no locks, the sweep goes on without: files are replaced whole and the same cell gives the
-    same bytes, so two sweeps in one folder cost time and nothing else.
+    Where a file system has no locks of any kind, the sweep goes on without: files are replaced whole and the same cell
+    gives the same bytes, so a second one spoils nothing.
 
     Attributes
     ----------
@@ -41,7 +43,7 @@ class SweepLock:
         # a folder `work` that is empty before any sweep has begun is the user's, and is left at the end
         self._is_users = folder.work.is_dir() and not any(folder.work.iterdir())
         make_folder(folder.work, "out")
-        self._file = folder.work / ".pyturingvi-lock"
+        self._file = folder.work / _LOCK
         self._lock = FileLock(self._file, thread_local=False)
         try:
             self._lock.acquire(blocking=False)
@@ -91,8 +93,10 @@ def _note(folder: SweepFolder) -> Path:
 
 
 def _who_is_at_work(folder: SweepFolder) -> str:
-    who = "another sweep"
+    who, hint = "another sweep", ""
     with suppress(OSError, ValueError, LookupError, TypeError):
         found = json.loads(_note(folder).read_text(encoding="utf-8"))
         who += f" (process {found['pid']} on {found['host']}, since {found['since']})"
-    return f"out: {who} is at work in {str(folder.root)!r}; wait for it, or give another out=."
+        if found["host"] != platform.node():  # whose death is not seen from here where a file stands for a lock
+            hint = f" If it is gone, delete {str(folder.work / _LOCK)!r}."
+    return f"out: {who} is at work in {str(folder.root)!r}; wait for it, or give another out=.{hint}"
