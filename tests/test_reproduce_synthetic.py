@@ -176,6 +176,13 @@ def test_a_call_that_ends_early_leaves_the_runs_made_and_one_before_any_nothing(
     assert {run.key for run in runs.unmade(runs.read_runs(job), "quick")} == {run.key for run in TINY[2:]}
 
 
+def test_runs_that_depend_on_the_first_ones_are_made_after_them(tmp_path, monkeypatch):
+    first, then = TINY[:2]
+    monkeypatch.setitem(plan.PLANS, "quick", lambda found: [first, then] if found.get(first.key, 0) > 10 else [first])
+    runs.compute(tiny_job(tmp_path))
+    assert runs.read_runs(tiny_job(tmp_path)).repeat.tolist() == [0, 1]
+
+
 def test_another_table_under_the_name_is_refused(tmp_path):
     job = tiny_job(tmp_path)
     job.file("runs").write_text("a,b\n1,2\n")
