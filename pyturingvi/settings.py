@@ -95,6 +95,12 @@ class Settings:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def parts(self) -> list[Any]:
+        """The objects whose classes may be a user's own: family, base distribution, rule and operator."""
+        family, rule = self.family, self.optimizer
+        return [part for part in (family, family.base_distribution, rule, rule.operator) if part is not None]
+
     def check_location(self, dim: int) -> np.ndarray:
         """The starting location (d,), or an InputError if it has another length."""
         location = np.asarray(self.init_location)

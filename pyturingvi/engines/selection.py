@@ -17,11 +17,10 @@ def obstacle(engine: str, model: Model, settings: Settings) -> str | None:
     if engine not in model.engines:
         return model.description
     if engine == "julia":
-        family, rule = settings.family, settings.optimizer
         # a parent's `to_julia` would run the parent in place of what was passed
-        for thing in (family, family.base_distribution, rule, rule.operator):
-            if thing is not None and not defines(thing, "to_julia"):
-                return f"your own class {class_path(type(thing))}"
+        for part in settings.parts:
+            if not defines(part, "to_julia"):
+                return f"your own class {class_path(type(part))}"
     return None
 
 

@@ -165,7 +165,7 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
     settings = Settings.of(**{name: value for name, value in given.items() if name in (*_OF_FIT, "stepsize")})
     settings.check_location(model.dim)
     model.registry.require(model, "sweep")
-    for part in own_parts(settings):
+    for part in settings.parts:
         part.registry.require(part, "sweep")
     if resolve_engine or settings.engine == "auto":
         settings = replace(settings, engine=select_engine(model, settings).name)
@@ -193,12 +193,6 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
         elbo_samples=settings.elbo_samples,
     )
     return Cell(cell_name(description), description, settings, model, _cost(model, n_data, settings), n_bytes)
-
-
-def own_parts(settings: Settings) -> list[Any]:
-    """The objects of which a user may write classes of their own."""
-    family, rule = settings.family, settings.optimizer
-    return [part for part in (family, family.base_distribution, rule, rule.operator) if part is not None]
 
 
 def cell_name(description: Mapping[str, Any]) -> str:

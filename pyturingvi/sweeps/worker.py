@@ -25,7 +25,6 @@ from pyturingvi.support.files import check_writable, make_folder
 from pyturingvi.support.interrupts import DeferredInterrupt
 from pyturingvi.sweeps.cell_file import TRACE, cell_text, json_text
 from pyturingvi.sweeps.folder import SweepFolder, publish, read_model
-from pyturingvi.sweeps.grid import own_parts
 from pyturingvi.sweeps.lock import is_at_work
 from pyturingvi.sweeps.parent import parent_watcher
 
@@ -131,7 +130,7 @@ def write_failure(folder: SweepFolder, name: str, description: dict[str, Any], e
 def _fit(task: Task, folder: SweepFolder, stop: Callable[[int, float], bool]) -> Fit:
     wanted = task.description["model_digest"]
     model = _read_model(str(folder.models / task.model), wanted) if isinstance(task.model, str) else task.model
-    for part in (model, *own_parts(task.settings)):  # a class that came by pickle is not registered here yet
+    for part in (model, *task.settings.parts):  # a class that came by pickle is not registered here yet
         part.registry.add(type(part))
     if model_digest(model) != wanted:
         raise DataError(f"{model.label}: the worker has another model than the one the sweep was started with.")
