@@ -141,14 +141,16 @@ def test_a_data_seed_and_a_folder_of_data_may_be_of_numpy_and_a_string(isotropic
         read_grid({"model": "rpoisson-small", "data_dir": str(tmp_path / "none"), **SMALL})
 
 
-def test_a_setting_that_came_later_changes_no_name_where_it_has_its_default(isotropic):
+def test_a_setting_that_came_later_changes_no_name_where_it_has_its_default(isotropic, executor, tmp_path):
     base = {"model": isotropic, **SMALL}
     plain, default, given = (
         read_grid({**base, **more})[0] for more in ({}, {"stop_within": None}, {"stop_within": 0.5})
     )
     assert (default.name, default.description) == (plain.name, plain.description)
     assert given.name != plain.name
-    assert given.description["stop_within"] == 0.5
+    frame = run([base, {**base, "stop_within": [0.5, 1e-9]}], executor, tmp_path).frame()
+    assert frame["stop_within"].fillna(-1.0).tolist() == [-1.0, 0.5, 1e-9]
+    assert "stop_within" not in run(base, executor, tmp_path).frame()
 
 
 def test_a_seed_may_be_as_large_as_that_of_a_fit(isotropic, executor, tmp_path):

@@ -27,7 +27,7 @@ _OF_DATA: dict[str, Any] = {"data_dir": None, "simulated": False, "data_seed": 0
 _OF_FIT = [one.name for one in fields(Settings)]
 SETTINGS = ("model", *_OF_DATA, "stepsize", *_OF_FIT)
 # what came after the first version: left out of a description where it has its default, so that names stay
-_LATER = {"stop_within": None}
+LATER = {"stop_within": None}
 
 _Loaded = tuple[Model, str, int]  # a model, its digest, and the size of its data
 
@@ -179,7 +179,7 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
         "n_params": family.n_params(model.layout),
         "simulated": bool(data["simulated"]) if by_name else None,
         "data_seed": data["data_seed"] if by_name else None,
-        **{name: of_fit[name] for name in _OF_FIT if name not in _LATER or of_fit[name] != _LATER[name]},
+        **{name: of_fit[name] for name in _OF_FIT if name not in LATER or of_fit[name] != LATER[name]},
     }
     description = json.loads(json.dumps(description))  # as the cell's file will give it back
     n_bytes = fit_bytes(

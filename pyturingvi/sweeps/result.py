@@ -14,6 +14,7 @@ from pyturingvi.result import Fit, load_fit
 from pyturingvi.support.files import as_path
 from pyturingvi.sweeps.cell_file import TRACE, LaterVersion, read_cell
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
+from pyturingvi.sweeps.grid import LATER, read_grid
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,6 @@ _SETTINGS = ["model", "n_local", "d", "n_params", "simulated", "data_seed", "fam
 _SETTINGS += ["n_iterations", "n_samples", "elbo_every", "elbo_samples", "init_location", "init_scale", "seed"]
 _SETTINGS += ["engine", "device", "dtype", "averaging"]
 _FOUND = ["status", "elbo", "std_error", "n_updates", "seconds", "error", "message"]
-_FRAME = ["cell", *_SETTINGS, *_FOUND]
 _OF_TRACES = ["cell", "model", "family", "optimizer", "stepsize", "n_samples", "seed", "engine", "dtype"]
 _MISSING: dict[str, Any] = {"status": "missing", "message": "", "error": None, "n_updates": None}
 _MISSING |= {key: [] for key in TRACE}
@@ -78,9 +78,10 @@ class SweepResult:
         Returns
         -------
         DataFrame
-            `cell`, its name; the settings, with `n_local`, `d` and `n_params` of its model and family; and what was
-            found: `status` ("completed", "diverged", "failed" or "missing"), the last `elbo` with its Monte Carlo
-            `std_error`, `n_updates`, `seconds`, and for a failed cell the `error` and its `message`.
+            `cell`, its name; the settings (`stop_within` where a cell has it), with `n_local`, `d` and `n_params` of
+            its model and family; and what was found: `status` ("completed", "diverged", "failed" or "missing"), the
+            last `elbo` with its Monte Carlo `std_error`, `n_updates`, `seconds`, and for a failed cell the `error` and
+            its `message`.
         """
         import pandas as pd
 
@@ -90,7 +91,8 @@ class SweepResult:
             last = {key: cell[key][-1] if cell[key] else math.nan for key in ("elbo", "std_error")}
             found = {key: cell[key] for key in ("status", "n_updates", "error", "message")}
             rows.append({"cell": name, **_flat(cell["settings"]), **found, **last, "seconds": seconds})
-        frame = pd.DataFrame(rows, columns=_FRAME)
+        later = [key for key in LATER if any(key in row for row in rows)]
+        frame = pd.DataFrame(rows, columns=["cell", *_SETTINGS, *later, *_FOUND])
         kinds = {"elbo": "float64", "std_error": "float64", "seconds": "float64", "n_updates": "Int64"}
         return frame.astype({**kinds, "data_seed": "Int64"})
 
@@ -183,8 +185,6 @@ def load_sweep(out: str | os.PathLike[str], grid: Any = None) -> SweepResult:
         raise OutputError(f"load_sweep: {str(out)!r} is no folder of a sweep: it has no folder 'cells'.")
     if grid is None:
         return collect(folder, None)
-    from pyturingvi.sweeps.grid import read_grid
-
     return collect(folder, {cell.name: cell.description for cell in read_grid(grid)})
 
 
