@@ -6,6 +6,7 @@ import copy
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import matplotlib
 import pytest
@@ -13,6 +14,8 @@ from model_checks import BUNDLED
 from targets import GaussianTarget, hierarchical_normal
 
 import pyturingvi as tv
+from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, examine_environment, find_environment
+from pyturingvi.errors import EngineError
 
 matplotlib.use("Agg")
 
@@ -26,9 +29,6 @@ def _only_marked_tests_find_julia(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Tests marked `julia` use the environment that is set up; all others see a machine without one."""
-    from pyturingvi.bridge.environment import VARIABLES, examine_environment, find_environment
-    from pyturingvi.errors import EngineError
-
     if request.node.get_closest_marker("julia") is None:
         monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path_factory.getbasetemp() / "no-settings"))
         for name in VARIABLES:
@@ -42,6 +42,24 @@ def _only_marked_tests_find_julia(
         pytest.skip("no Julia: none is set up (`pyturingvi setup`)")
     for problem in examine_environment(environment):
         pytest.skip(f"no Julia: {problem}")
+
+
+@pytest.fixture
+def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the settings of this test's own are, and its own place for Julia's log; real settings stay in use."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    if request.node.get_closest_marker("julia") is None:
+        monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path / "config"))
+        monkeypatch.delenv("JULIA_DEPOT_PATH", raising=False)
+    return tmp_path / "config" / "julia.json"
+
+
+@pytest.fixture
+def real() -> JuliaEnvironment:
+    """The Julia environment that tests marked `julia` use."""
+    found = find_environment()
+    assert found is not None
+    return found
 
 
 @pytest.fixture

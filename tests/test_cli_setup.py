@@ -28,17 +28,11 @@ from pyturingvi.errors import EngineError, OutputError
 from pyturingvi.setup import child, install
 from pyturingvi.setup.trial import Trial, try_start
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia"),
+    pytest.mark.usefixtures("config"),
+]
 TESTS = str(Path(__file__).parent)
-
-
-@pytest.fixture(autouse=True)
-def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    if request.node.get_closest_marker("julia") is None:
-        monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path / "config"))
-        monkeypatch.delenv(DEPOTS, raising=False)
-    return tmp_path / "config" / "julia.json"
 
 
 Setup = Callable[..., tuple[int, str, str]]
@@ -82,11 +76,6 @@ def fake_juliapkg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
 
     Its `resolve` makes the project complete at the n-th call, or does what a statement says.
     """
-    tries: list[JuliaEnvironment] = []
-
-    def try_start(environment: JuliaEnvironment, **_: object) -> Trial:
-        tries.append(environment)
-        return Trial("1.10.8", 3.0, {"Turing": "no reason"})
 
     def run_setup(version: str = "1.10.8", complete_after: int = 1, statement: str = "") -> list[str]:
         project, calls = tmp_path / "project", tmp_path / "calls"
@@ -104,7 +93,7 @@ def resolve(**options):
 """
         (tmp_path / "juliapkg.py").write_text(code)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), PACKAGE, TESTS)))
-        monkeypatch.setattr(install, "try_start", try_start)
+        monkeypatch.setattr(install, "try_start", lambda *_, **__: Trial("1.10.8", 3.0, {"Turing": "no reason"}))
         said: list[str] = []
         said.append(install.set_up(say=said.append))
         return [*calls.read_text().splitlines(), *said]
@@ -339,13 +328,6 @@ def test_a_trial_that_crashes_says_with_which_code(tmp_path: Path, monkeypatch: 
 
 
 # ---- with a real Julia ---------------------------------------------------------------------------------------
-@pytest.fixture
-def real() -> JuliaEnvironment:
-    found = find_environment()
-    assert found is not None
-    return found
-
-
 def without_variables(config: Path) -> dict[str, str | None]:
     return {**dict.fromkeys(VARIABLES), "PYTURINGVI_CONFIG": str(config.parent)}
 

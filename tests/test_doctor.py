@@ -11,21 +11,15 @@ from fake_julia import fake_environment
 from julia_children import break_package, copy_project, edit_manifest
 from typer.testing import CliRunner
 
-from pyturingvi.bridge.environment import DEPOTS, VARIABLES, JuliaEnvironment, find_environment, remember
+from pyturingvi.bridge.environment import DEPOTS, VARIABLES, JuliaEnvironment, remember
 from pyturingvi.bridge.remembered import remember_failure
 from pyturingvi.cli import app
 from pyturingvi.setup.doctor import Finding, examine
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia")
-
-
-@pytest.fixture(autouse=True)
-def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    if request.node.get_closest_marker("julia") is None:
-        monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path / "config"))
-        monkeypatch.delenv(DEPOTS, raising=False)
-    return tmp_path / "config" / "julia.json"
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia"),
+    pytest.mark.usefixtures("config"),
+]
 
 
 def julia(start: bool = True) -> dict[str, Finding]:
@@ -67,23 +61,19 @@ def test_damaged_settings_are_broken(config: Path) -> None:
         assert (code, words.count("are unreadable")) == (1, 1)
 
 
-def test_a_julia_that_is_too_old_is_another_answer(tmp_path: Path) -> None:
+def test_an_old_julia_and_missing_packages_are_other_answers(tmp_path: Path, config: Path) -> None:
     old = fake_environment(tmp_path, "1.10.4")
     remember(old)
     engine = julia()["Julia engine"]
     assert (engine.ok, engine.broken, engine.remedy) == (False, True, "pyturingvi setup")
     assert f"Julia 1.10.4 at {old.executable!r} cannot be used: 1.10.8" in engine.found
-
-
-def test_missing_packages_are_another_answer(tmp_path: Path, config: Path) -> None:
     remember(fake_environment(tmp_path, changes={"Zygote": None}))
     found = julia()
     assert found["Julia"].ok
     assert str(config) in found["Julia"].found
-    engine = found["Julia engine"]
-    assert engine.broken
-    assert engine.found.endswith("lacks Zygote 0.7")
-    assert engine.remedy.endswith("""-e 'using Pkg; Pkg.add([(name="Zygote", version="0.7")])'""")
+    assert found["Julia engine"].broken
+    assert found["Julia engine"].found.endswith("lacks Zygote 0.7")
+    assert found["Julia engine"].remedy.endswith("""-e 'using Pkg; Pkg.add([(name="Zygote", version="0.7")])'""")
 
 
 def test_packages_that_the_manifest_names_but_the_depots_have_not_are_not_ok(
@@ -123,13 +113,6 @@ def test_what_passes_all_checks_but_does_not_start_is_told_with_the_reason(tmp_p
 
 
 # ---- with a real Julia --------------------------------------------------------------------------------------
-@pytest.fixture
-def real(request: pytest.FixtureRequest) -> JuliaEnvironment:
-    environment = find_environment()
-    assert environment is not None
-    return environment
-
-
 @pytest.mark.julia
 def test_a_julia_that_starts_is_told_with_its_versions(real: JuliaEnvironment) -> None:
     found = julia()

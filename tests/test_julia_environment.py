@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -40,13 +41,6 @@ from pyturingvi.errors import EngineError, JuliaError, OutputError
 
 EXE, PROJECT = VARIABLES
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia")
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path / "config"))
-    monkeypatch.delenv(DEPOTS, raising=False)
-    return tmp_path / "config" / "julia.json"
 
 
 @pytest.fixture
@@ -385,6 +379,55 @@ def test_of_what_julia_writes_one_line_is_told_and_all_of_it_kept(
 def test_what_julia_threw_in_a_worker_arrives_whole() -> None:
     error = pickle.loads(pickle.dumps(JuliaError("DomainError with -1.0", "DomainError")))
     assert (type(error), str(error), error.kind) == (JuliaError, "Julia: DomainError with -1.0", "DomainError")
+
+
+# ---- with a real Julia ----------------------------------------------------------------------------------------
+@pytest.mark.julia
+def test_the_command_for_missing_files_brings_them(
+    real: JuliaEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two small packages from a registry on this disk: one's depot was emptied, the other's own folder is gone."""
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("there is no git")
+    project, depot = tmp_path / "project", tmp_path / "depot"
+    registry = depot / "registries" / "Small"
+    registry.mkdir(parents=True)
+    project.mkdir()
+    listed, named, locked = "[packages]\n", "[deps]\n", 'julia_version = "1.10.8"\nmanifest_format = "2.0"\n'
+    for name, digit in (("Emptied", 1), ("Moved", 2)):
+        about = f'name = "{name}"\nuuid = "{str(digit) * 8}-0000-4000-8000-000000000000"\n'
+        source = tmp_path / name
+        (source / "src").mkdir(parents=True)
+        (source / "Project.toml").write_text(f'{about}version = "1.2.0"\n')
+        (source / "src" / f"{name}.jl").write_text(f"module {name}; end\n")
+        for command in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "first")):
+            identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+            subprocess.run([git, *identity, *command], cwd=source, check=True)
+        shown = subprocess.run(
+            [git, "rev-parse", "HEAD^{tree}"], cwd=source, check=True, capture_output=True, text=True
+        )
+        tree = f'git-tree-sha1 = "{shown.stdout.strip()}"\n'
+        (registry / name).mkdir()
+        (registry / name / "Package.toml").write_text(f'{about}repo = "{source}"\n')
+        (registry / name / "Versions.toml").write_text(f'["1.2.0"]\n{tree}')
+        uuid = about.splitlines()[1].removeprefix("uuid = ")
+        listed += f'{uuid} = {{ name = "{name}", path = "{name}" }}\n'
+        named += f"{name} = {uuid}\n"
+        where = tree if name == "Emptied" else 'path = "/nonexistent"\n'
+        locked += f'[[deps.{name}]]\n{where}uuid = {uuid}\nversion = "1.2.0"\n'
+    (registry / "Registry.toml").write_text(
+        f'name = "Small"\nuuid = "99999999-0000-4000-8000-000000000000"\nrepo = "{registry}"\n{listed}'
+    )
+    (project / "Project.toml").write_text(named)
+    (project / "Manifest.toml").write_text(locked)
+    monkeypatch.delenv(DEPOTS, raising=False)
+    monkeypatch.setenv("JULIA_PKG_SERVER", "")
+    environment = JuliaEnvironment(real.executable, str(project), "registered", depots=f"{depot}{os.pathsep}")
+    (problem,) = examine_files(environment)
+    assert "files are not there: Emptied, Moved (" in problem.what
+    subprocess.run(problem.command, shell=True, check=True, capture_output=True, timeout=300)
+    assert examine_files(environment) == []
 
 
 # ---- a start that is refused --------------------------------------------------------------------------------

@@ -18,17 +18,10 @@ import pytest
 from julia_children import PACKAGE, break_package, copy_project, popen, run
 
 import pyturingvi as tv
-from pyturingvi.bridge.environment import DEPOTS, JuliaEnvironment, find_environment
+from pyturingvi.bridge.environment import DEPOTS, JuliaEnvironment
 from pyturingvi.errors import EngineError, JuliaError
 
 pytestmark = pytest.mark.julia
-
-
-@pytest.fixture
-def environment() -> JuliaEnvironment:
-    found = find_environment()
-    assert found is not None
-    return found
 
 
 # ---- a Julia that runs, in this process ---------------------------------------------------------------------
@@ -90,7 +83,7 @@ def test_a_second_ctrl_c_ends_a_run_at_once_and_leaves_julia_usable(isotropic: t
 
 
 # ---- who else is there --------------------------------------------------------------------------------------
-def test_torch_or_numba_imported_before_julia_gets_one_warning(environment: JuliaEnvironment) -> None:
+def test_torch_or_numba_imported_before_julia_gets_one_warning(real: JuliaEnvironment) -> None:
     code = """
     import types
     sys.modules["torch"] = sys.modules["numba"] = types.ModuleType("stub")
@@ -99,20 +92,20 @@ def test_torch_or_numba_imported_before_julia_gets_one_warning(environment: Juli
         print(tv.start_julia().version)
     print(*[str(one.message) for one in caught], sep="|")
     """
-    version, said = run(code, environment)
-    assert version == environment.probe().version
+    version, said = run(code, real)
+    assert version == real.probe().version
     assert said == (
         "torch and numba was imported before Julia started, which may crash the process. Call tv.start_julia() first."
     )
 
 
 def test_a_julia_that_other_code_started_with_its_own_project_is_used_with_a_warning(
-    environment: JuliaEnvironment, tmp_path: Path
+    real: JuliaEnvironment, tmp_path: Path
 ) -> None:
-    other = copy_project(environment, tmp_path / "theirs")
+    other = copy_project(real, tmp_path / "theirs")
     for path in Path(other.project).glob("*Project.toml"):
         path.write_text('[deps]\nPythonCall = "6099a3de-0909-46bc-b1f4-468b9a2dfc0d"\n')
-    alone = run("print(bits(fit()))", environment)
+    alone = run("print(bits(fit()))", real)
     code = """
     ours = os.environ["PYTHON_JULIACALL_PROJECT"]
     os.environ["PYTHON_JULIACALL_PROJECT"] = os.environ["THEIRS"]
@@ -123,18 +116,18 @@ def test_a_julia_that_other_code_started_with_its_own_project_is_used_with_a_war
         print(bits(fit()))
     print(*[str(one.message) for one in caught], sep="|")
     """
-    numbers, said = run(code, environment, THEIRS=other.project)
+    numbers, said = run(code, real, THEIRS=other.project)
     assert [numbers] == alone
     assert said.startswith("Julia was started by other code with the project")
     assert other.project in said
-    assert environment.project in said
+    assert real.project in said
 
 
-def depots(environment: JuliaEnvironment) -> str:
-    return os.environ.get(DEPOTS) or environment.depots or ""
+def depots(real: JuliaEnvironment) -> str:
+    return os.environ.get(DEPOTS) or real.depots or ""
 
 
-def stub_checkout(environment: JuliaEnvironment, folder: Path, body: str) -> dict[str, str]:
+def stub_checkout(real: JuliaEnvironment, folder: Path, body: str) -> dict[str, str]:
     """Variables of a checkout whose Julia package is small, and compiled nowhere yet."""
     shutil.copytree(Path(PACKAGE) / "pyturingvi", folder / "pyturingvi")
     shutil.rmtree(folder / "pyturingvi" / "julia", ignore_errors=True)
@@ -142,21 +135,21 @@ def stub_checkout(environment: JuliaEnvironment, folder: Path, body: str) -> dic
     shutil.copy(Path(PACKAGE) / "julia" / "Project.toml", folder / "julia")
     (folder / "julia" / "src" / "PyTuringVI.jl").write_text(f"module PyTuringVI\n{body}\nend\n")
     (folder.parent / "depot").mkdir(exist_ok=True)
-    depot = f"{folder.parent / 'depot'}:{depots(environment)}"
+    depot = f"{folder.parent / 'depot'}:{depots(real)}"
     return {"PYTHONPATH": str(folder), "JULIA_DEPOT_PATH": depot}
 
 
-def test_two_checkouts_each_run_their_own_julia_code(environment: JuliaEnvironment, tmp_path: Path) -> None:
+def test_two_checkouts_each_run_their_own_julia_code(real: JuliaEnvironment, tmp_path: Path) -> None:
     names = ("one", "two")
     body = 'const COMPILED_IN = @__DIR__\nconst NAME = "{}"'
-    settings = {name: stub_checkout(environment, tmp_path / name, body.format(name)) for name in names}
+    settings = {name: stub_checkout(real, tmp_path / name, body.format(name)) for name in names}
     code = "P = tv.start_julia().module; print(P.NAME, P.COMPILED_IN)"
     for name in names * 2:  # each is compiled last once
-        assert run(code, environment, **settings[name]) == [f"{name} {tmp_path / name / 'julia' / 'src'}"]
+        assert run(code, real, **settings[name]) == [f"{name} {tmp_path / name / 'julia' / 'src'}"]
 
 
 # ---- threads and processes ----------------------------------------------------------------------------------
-def test_a_forked_worker_gets_an_error_and_the_parent_goes_on(environment: JuliaEnvironment) -> None:
+def test_a_forked_worker_gets_an_error_and_the_parent_goes_on(real: JuliaEnvironment) -> None:
     code = """
     import multiprocessing
     before = bits(fit())
@@ -172,7 +165,7 @@ def test_a_forked_worker_gets_an_error_and_the_parent_goes_on(environment: Julia
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     print(bits(fit()) == before)
     """
-    worker, forked, code_of_child, same = run(code, environment)
+    worker, forked, code_of_child, same = run(code, real)
     assert worker.startswith("EngineError: engine='julia': Julia was started before this process was forked")
     assert forked.startswith("EngineError: Julia was started before this process was forked")
     assert code_of_child == "7"
@@ -188,7 +181,7 @@ def work(seed):
 """
 
 
-def test_loky_workers_start_their_own_julia_and_give_the_same_numbers(environment: JuliaEnvironment) -> None:
+def test_loky_workers_start_their_own_julia_and_give_the_same_numbers(real: JuliaEnvironment) -> None:
     pytest.importorskip("loky")
     code = """
     import loky
@@ -198,10 +191,10 @@ def test_loky_workers_start_their_own_julia_and_give_the_same_numbers(environmen
     print(here == [numbers for _, numbers in there])
     print(os.getpid() not in [process for process, _ in there])
     """
-    assert run(WORKER + code.replace("\n    ", "\n"), environment) == ["True", "True"]
+    assert run(WORKER + code.replace("\n    ", "\n"), real) == ["True", "True"]
 
 
-def test_a_spawned_worker_starts_its_own_julia(environment: JuliaEnvironment, tmp_path: Path) -> None:
+def test_a_spawned_worker_starts_its_own_julia(real: JuliaEnvironment, tmp_path: Path) -> None:
     (tmp_path / "spawned_work.py").write_text("import os\n" + WORKER)
     code = """
     import multiprocessing
@@ -210,11 +203,11 @@ def test_a_spawned_worker_starts_its_own_julia(environment: JuliaEnvironment, tm
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         print(pool.apply(spawned_work.work, (3,))[1] == spawned_work.work(3)[1])
     """
-    assert run(code, environment, WORK=str(tmp_path)) == ["True"]
+    assert run(code, real, WORK=str(tmp_path)) == ["True"]
 
 
 # ---- Ctrl-C and kill ------------------------------------------------------------------------------------------
-def test_ctrl_c_in_a_long_run_returns_what_is_fitted_and_the_process_lives_on(environment: JuliaEnvironment) -> None:
+def test_ctrl_c_in_a_long_run_returns_what_is_fitted_and_the_process_lives_on(real: JuliaEnvironment) -> None:
     code = """
     fit()
     print("ready", flush=True)
@@ -225,7 +218,7 @@ def test_ctrl_c_in_a_long_run_returns_what_is_fitted_and_the_process_lives_on(en
     print(len(part.summary()))
     print(fit().status, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
     """
-    with popen(code, environment) as child:
+    with popen(code, real) as child:
         try:
             assert [child.stdout.readline().strip() for _ in range(2)] == ["ready", "running"]
             time.sleep(0.35)
@@ -245,13 +238,13 @@ def test_ctrl_c_in_a_long_run_returns_what_is_fitted_and_the_process_lives_on(en
 
 
 @pytest.mark.parametrize("delay", [0.1, 0.8, 1.8])
-def test_ctrl_c_while_julia_starts_is_kept_until_it_has(environment: JuliaEnvironment, delay: float) -> None:
+def test_ctrl_c_while_julia_starts_is_kept_until_it_has(real: JuliaEnvironment, delay: float) -> None:
     code = """
     print("starting", flush=True)
     print(outcome(tv.start_julia).split(":")[0], flush=True)
     print(fit().status)
     """
-    with popen(code, environment) as child:
+    with popen(code, real) as child:
         try:
             assert child.stdout.readline() == "starting\n"
             time.sleep(delay)
@@ -263,7 +256,7 @@ def test_ctrl_c_while_julia_starts_is_kept_until_it_has(environment: JuliaEnviro
     assert child.returncode == 0
 
 
-def test_many_ctrl_c_while_julia_starts_end_in_words_and_not_in_a_crash(environment: JuliaEnvironment) -> None:
+def test_many_ctrl_c_while_julia_starts_end_in_words_and_not_in_a_crash(real: JuliaEnvironment) -> None:
     code = """
     print("starting", flush=True)
     first = ""
@@ -277,7 +270,7 @@ def test_many_ctrl_c_while_julia_starts_end_in_words_and_not_in_a_crash(environm
     print(first, flush=True)
     print(outcome(lambda: fit().status))
     """
-    with popen(code, environment) as child:
+    with popen(code, real) as child:
         try:
             assert child.stdout.readline() == "starting\n"
             while child.poll() is None:
@@ -292,18 +285,18 @@ def test_many_ctrl_c_while_julia_starts_end_in_words_and_not_in_a_crash(environm
     assert child.returncode == 0
 
 
-def test_ctrl_c_while_the_package_is_compiled_ends_that_at_once(environment: JuliaEnvironment, tmp_path: Path) -> None:
+def test_ctrl_c_while_the_package_is_compiled_ends_that_at_once(real: JuliaEnvironment, tmp_path: Path) -> None:
     """As at a terminal: every process of the group is told."""
     slow = 'isfile(raw"SLOW") && sleep(600)'.replace("SLOW", str(tmp_path / "slow"))
     body = f'write(raw"{tmp_path / "began"}", string(getpid()))\n{slow}'
-    settings = stub_checkout(environment, tmp_path / "checkout", body)
+    settings = stub_checkout(real, tmp_path / "checkout", body)
     (tmp_path / "slow").write_text("")
     code = """
     print(outcome(tv.start_julia).split(":")[0], flush=True)
     os.remove(os.environ["SLOW"])
     print(tv.start_julia().version)
     """
-    with popen(code, environment, SLOW=str(tmp_path / "slow"), start_new_session=True, **settings) as child:
+    with popen(code, real, SLOW=str(tmp_path / "slow"), start_new_session=True, **settings) as child:
         try:
             until = time.monotonic() + 120
             while not (tmp_path / "began").exists():
@@ -317,11 +310,11 @@ def test_ctrl_c_while_the_package_is_compiled_ends_that_at_once(environment: Jul
             version, words = child.stdout.read(), child.stderr.read()
         finally:
             child.kill()
-    assert version.strip() == environment.probe().version, words[-2000:]
+    assert version.strip() == real.probe().version, words[-2000:]
     assert words.count("compiling its Julia code") == 2
 
 
-def test_a_killed_run_resumes_to_the_same_numbers(environment: JuliaEnvironment, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_numbers(real: JuliaEnvironment, tmp_path: Path) -> None:
     code = """
     import functools
     from pyturingvi import fitting
@@ -335,26 +328,24 @@ def test_a_killed_run_resumes_to_the_same_numbers(environment: JuliaEnvironment,
     """
     for average in ("", "yes"):
         settings: dict[str, Any] = {"PACE": "0", "AVERAGE": average, "FILE": ""}
-        whole = run(code, environment, **settings)[-1]
+        whole = run(code, real, **settings)[-1]
         assert whole.startswith("completed 3000 ")
         settings |= {"PACE": "0.03", "FILE": str(tmp_path / f"run{average}.npz")}
-        with popen(code, environment, **settings) as child:
+        with popen(code, real, **settings) as child:
             while int(child.stdout.readline()) < 900:
                 pass
             child.send_signal(signal.SIGKILL)
         assert child.returncode == -signal.SIGKILL
-        resumed = run(code, environment, **(settings | {"PACE": "0"}))
+        resumed = run(code, real, **(settings | {"PACE": "0"}))
         assert int(resumed[0]) > 300  # it did not start anew
         assert resumed[-1] == whole
 
 
 # ---- places that cannot be used -----------------------------------------------------------------------------
-def test_a_package_whose_files_are_gone_gets_a_short_error_each_time(
-    environment: JuliaEnvironment, tmp_path: Path
-) -> None:
-    broken = copy_project(environment, tmp_path / "project")
+def test_a_package_whose_files_are_gone_gets_a_short_error_each_time(real: JuliaEnvironment, tmp_path: Path) -> None:
+    broken = copy_project(real, tmp_path / "project")
     break_package(broken.project, "Optimisers")
-    depot = f"{tmp_path / 'depot'}:{depots(environment)}"
+    depot = f"{tmp_path / 'depot'}:{depots(real)}"
     code = "print(*[outcome(tv.start_julia) for _ in range(2)], sep='\\n')"
     for said in run(code, broken, JULIA_DEPOT_PATH=depot, XDG_STATE_HOME=str(tmp_path / "state")):
         assert said.startswith("EngineError: the Julia package PyTuringVI could not be compiled (code 1): ")
@@ -365,9 +356,9 @@ def test_a_package_whose_files_are_gone_gets_a_short_error_each_time(
 
 
 def test_a_pythoncall_that_does_not_load_gets_an_error_and_then_another_that_says_restart(
-    environment: JuliaEnvironment, tmp_path: Path
+    real: JuliaEnvironment, tmp_path: Path
 ) -> None:
-    broken = copy_project(environment, tmp_path / "project")
+    broken = copy_project(real, tmp_path / "project")
     break_package(broken.project, "PythonCall")
     code = "print(*[outcome(tv.start_julia) for _ in range(2)], sep='\\n')"
     first, second = run(code, broken, XDG_STATE_HOME=str(tmp_path))
@@ -392,25 +383,25 @@ def read_only(folder: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux does")
-def test_a_project_folder_that_cannot_be_written_is_used(environment: JuliaEnvironment, tmp_path: Path) -> None:
-    project = copy_project(environment, tmp_path / "project")
+def test_a_project_folder_that_cannot_be_written_is_used(real: JuliaEnvironment, tmp_path: Path) -> None:
+    project = copy_project(real, tmp_path / "project")
     assert run("print(fit().status)", project, read_only(Path(project.project))) == ["completed"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux does")
-def test_a_depot_that_cannot_be_written_is_used(environment: JuliaEnvironment, tmp_path: Path) -> None:
-    settings = stub_checkout(environment, tmp_path / "checkout", "const ANSWER = 42")
+def test_a_depot_that_cannot_be_written_is_used(real: JuliaEnvironment, tmp_path: Path) -> None:
+    settings = stub_checkout(real, tmp_path / "checkout", "const ANSWER = 42")
     prefix = read_only(tmp_path / "depot")
     for cache in (str(tmp_path / "cache"), "/proc/nonexistent"):  # with nothing writable at all, a temporary one
         code = "print(tv.start_julia().module.ANSWER)"
-        assert run(code, environment, prefix, XDG_CACHE_HOME=cache, **settings) == ["42"]
+        assert run(code, real, prefix, XDG_CACHE_HOME=cache, **settings) == ["42"]
     assert list((tmp_path / "cache").glob("pyturingvi/julia/*/compiled/*/PyTuringVI/*.ji"))
     assert not any((tmp_path / "depot").iterdir())
 
 
 # ---- what a start leaves alone ------------------------------------------------------------------------------
 def test_a_start_prints_nothing_and_leaves_threads_signals_and_variables_as_they_are(
-    environment: JuliaEnvironment,
+    real: JuliaEnvironment,
 ) -> None:
     code = """
     before = dict(os.environ)
@@ -424,21 +415,21 @@ def test_a_start_prints_nothing_and_leaves_threads_signals_and_variables_as_they
     assert changed <= {"JULIA_PYTHONCALL_EXE"}, changed
     runtime.seval('println(stderr, "Julia writes where it did")')
     """
-    with popen(code, environment, JULIA_NUM_THREADS="4") as child:
+    with popen(code, real, JULIA_NUM_THREADS="4") as child:
         assert child.communicate(timeout=300) == ("", "Julia writes where it did\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes the network away as Linux does")
-def test_a_start_needs_no_network_no_path_and_no_juliapkg(environment: JuliaEnvironment) -> None:
+def test_a_start_needs_no_network_no_path_and_no_juliapkg(real: JuliaEnvironment) -> None:
     prefix = ("unshare", "-n") if os.geteuid() == 0 else ("unshare", "-rn")
     if subprocess.run([*prefix, "true"], capture_output=True).returncode:
         pytest.skip("this user cannot take the network away")
     code = "print(fit().status, 'juliapkg' in sys.modules)"
     env = shutil.which("env")
     assert env is not None
-    assert run(code, environment, (*prefix, env, "PATH=/nonexistent")) == ["completed False"]
+    assert run(code, real, (*prefix, env, "PATH=/nonexistent")) == ["completed False"]
 
 
-def test_juliacalls_own_switch_off_is_named(environment: JuliaEnvironment) -> None:
-    said = run("print(outcome(tv.start_julia))", environment, PYTHON_JULIACALL_INIT="no")
+def test_juliacalls_own_switch_off_is_named(real: JuliaEnvironment) -> None:
+    said = run("print(outcome(tv.start_julia))", real, PYTHON_JULIACALL_INIT="no")
     assert said == ["EngineError: PYTHON_JULIACALL_INIT=no keeps Julia from starting; unset it."]

@@ -7,11 +7,12 @@ the imported Python package.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from pyturingvi.bridge.packages import (
     bundled,
     installed_by_setup,
     julia_compat,
-    manifest_packages,
+    manifest_entries,
     manifest_versions,
     numbers,
     optional_packages,
@@ -240,12 +241,11 @@ def examine_packages(environment: JuliaEnvironment) -> list[Problem]:
 
 def examine_files(environment: JuliaEnvironment) -> list[Problem]:
     """Which packages of a project that passes the checks above have no files in the depots; Julia is asked."""
+    julia, project = environment.executable, environment.project
     try:
-        packages = manifest_packages(environment.project, environment.probe().numbers)
-        asked = ["-e", _FIND_FILES, *(f"{package.name}={package.uuid}" for package in packages)]
-        answer = _ask(
-            environment.executable, f"--project={environment.project}", *asked, variables=environment.variables()
-        )
+        entries = manifest_entries(project, environment.probe().numbers)
+        asked = (f"{name}={entry.get('uuid')}" for name, entry in entries)
+        answer = _ask(julia, f"--project={project}", "-e", _FIND_FILES, *asked, variables=environment.variables())
     except EngineError as error:
         return [Problem(str(error), install_command(environment))]
     *gone, _ = answer
@@ -253,8 +253,12 @@ def examine_files(environment: JuliaEnvironment) -> list[Problem]:
         return []
     names = ", ".join(gone[:5]) + (f" and {len(gone) - 5} more" if len(gone) > 5 else "")
     place = environment.other_depots() or f"{DEPOTS} is {os.environ.get(DEPOTS, environment.depots) or 'not set'!r}"
-    what = f"the Julia project {environment.project!r} names packages whose files are not there: {names} ({place})"
-    return [Problem(what, install_command(environment))]
+    what = f"the Julia project {project!r} names packages whose files are not there: {names} ({place})"
+    return [
+        Problem(
+            what, install_command(environment, [name for name, entry in entries if "path" in entry and name in gone])
+        )
+    ]
 
 
 # ---- mended -----------------------------------------------------------------------------------------------
@@ -271,13 +275,17 @@ def add_command(environment: JuliaEnvironment, names: Iterable[str]) -> str:
     return pkg_command(environment, f"Pkg.add([{', '.join(specs)}])")
 
 
-def install_command(environment: JuliaEnvironment) -> str:
-    """The shell command that puts the files of a project's packages there."""
+def install_command(environment: JuliaEnvironment, in_folders: Sequence[str] = ()) -> str:
+    """The shell command that puts the files of a project's packages there, as the registry has them.
+
+    `in_folders` are packages that the project looks for in a folder of their own, which is gone.
+    """
     if environment.other_depots():
         return f"unset {DEPOTS}"
     if environment.origin == "juliapkg":
         return setup_command(environment)
-    return pkg_command(environment, "Pkg.instantiate()")
+    free = f"Pkg.free({json.dumps(in_folders)}); " if in_folders else ""
+    return pkg_command(environment, f"{free}Pkg.instantiate()")
 
 
 def setup_command(environment: JuliaEnvironment) -> str:

@@ -115,8 +115,8 @@ def version_to_add(compat: str) -> str:
 
 
 # ---- what a project has ---------------------------------------------------------------------------------------
-def manifest_packages(project: str, julia: tuple[int, ...]) -> list[Package]:
-    """Every package in a project's manifest, `compat` its version or ""; EngineError if there is no manifest."""
+def manifest_entries(project: str, julia: tuple[int, ...]) -> list[tuple[str, dict[str, Any]]]:
+    """Name and entry of every package in a project's manifest; EngineError if there is none."""
     folder = Path(project)
     if not folder.is_dir():
         raise EngineError(f"there is no Julia project folder {project!r}")
@@ -126,16 +126,12 @@ def manifest_packages(project: str, julia: tuple[int, ...]) -> list[Package]:
     if path is None:
         raise EngineError(f"the Julia project {project!r} has no Manifest.toml: its packages are not installed")
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text()).get("deps", {})
     except (OSError, ValueError) as error:
         raise EngineError(f"{str(path)!r} cannot be read: {error}") from None
-    return [
-        Package(name, str(entry.get("uuid")), str(entry.get("version", "")))
-        for name, entries in table.get("deps", {}).items()
-        for entry in (entries if isinstance(entries, list) else [])
-    ]
+    return [(name, entry) for name, entries in table.items() for entry in entries if isinstance(entry, dict)]
 
 
 def manifest_versions(project: str, julia: tuple[int, ...]) -> dict[str, str]:
-    """UUID -> version of every package in a project's manifest; raises as `manifest_packages`."""
-    return {package.uuid: package.compat for package in manifest_packages(project, julia)}
+    """UUID -> version, "" if it has none, of every package in a project's manifest; EngineError if there is none."""
+    return {str(entry.get("uuid")): str(entry.get("version", "")) for _, entry in manifest_entries(project, julia)}
