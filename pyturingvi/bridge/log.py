@@ -47,14 +47,19 @@ def keep(words: str) -> Path:
 
 @contextmanager
 def captured_stderr() -> Iterator[list[str]]:
-    """What this process writes to its standard error meanwhile, Julia inside it too, is in the list at the end."""
+    """What this process writes to its standard error meanwhile, Julia inside it too, is in the list at the end.
+
+    Nothing is captured, and the list stays empty, on Windows and where there is no standard error or no temporary file.
+    """
     words: list[str] = []
     try:
-        own = os.dup(2)
-    except OSError:  # there is none
+        own, file = (os.dup(2), tempfile.TemporaryFile()) if os.name == "posix" else (-1, None)
+    except OSError:
+        file = None
+    if file is None:
         yield words
         return
-    with tempfile.TemporaryFile() as file:
+    with file:
         try:
             if sys.stderr is not None:
                 sys.stderr.flush()
