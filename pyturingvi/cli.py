@@ -242,10 +242,11 @@ def setup(
     from pyturingvi.bridge.remembered import forget_settings, settings_path
 
     if not forget:
+        from pyturingvi.setup.child import silent
         from pyturingvi.setup.install import set_up
 
         with _exit_when_interrupted("Interrupted; nothing new is remembered. The same command goes on from here."):
-            typer.echo(set_up(julia, project, None if quiet else typer.echo))
+            typer.echo(set_up(julia, project, silent if quiet else typer.echo))
     elif julia is not None or project is not None:
         raise InputError("setup: --forget goes alone.")
     else:

@@ -265,7 +265,7 @@ def test_settings_that_cannot_be_written_are_refused_before_the_trial(
         monkeypatch.setenv("PYTURINGVI_CONFIG", str(folder))
         for named in ((None, None), (environment.executable, environment.project)):
             with pytest.raises(OutputError, match=r"^setup: "):
-                install.set_up(*named, say=None)
+                install.set_up(*named, say=child.silent)
 
 
 def test_forget_says_what_it_removed(config: Path, setup: Setup) -> None:

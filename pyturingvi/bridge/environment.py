@@ -102,12 +102,12 @@ class JuliaEnvironment:
         return f"{DEPOTS} is {os.environ[DEPOTS]!r} here and was {self.depots or 'not set'!r} at `pyturingvi setup`"
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(EngineError):
     """Why an environment cannot be used, and the shell command that mends it."""
 
-    what: str
-    command: str
+    def __init__(self, what: str, command: str) -> None:
+        super().__init__(what, command)
+        self.what, self.command = what, command
 
     def __str__(self) -> str:
         return f"{self.what}. Mend it with: {self.command}"

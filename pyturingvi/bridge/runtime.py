@@ -205,7 +205,7 @@ def check_environment() -> JuliaEnvironment | None:
             "--project DIR` registers one of yours; engine='numpy' needs none."
         )
     for problem in examine_environment(environment):
-        raise EngineError(str(problem))
+        raise problem
     return environment
 
 

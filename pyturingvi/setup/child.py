@@ -19,6 +19,11 @@ from pyturingvi.errors import EngineError, PyTuringVIError
 
 Say = Callable[[str], object]
 
+
+def silent(line: str) -> None:
+    """Nothing is said."""
+
+
 _TICK = 10.0  # seconds between two lines that say that it is still at it
 _ANSWER = "pyturingvi answers: "
 
@@ -27,7 +32,7 @@ def call_in_child(
     function: Callable[..., Any],
     *arguments: Any,
     variables: Mapping[str, str] | None = None,
-    say: Say | None = None,
+    say: Say = silent,
     timeout: float = float("inf"),
 ) -> Any:
     """What a function of a module returns for arguments such as JSON takes; EngineError if it raises, crashes or hangs.
@@ -36,7 +41,7 @@ def call_in_child(
     ----------
     variables : mapping
         Environment variables for the process, beside those of this one.
-    say : callable, optional
+    say : callable
         Receives each line that the process writes, the stacks of errors left out, and every ten seconds how long it
         has run.
     timeout : float
@@ -66,8 +71,7 @@ def call_in_child(
                     gone = time.perf_counter() - began
                     if gone >= timeout:
                         raise EngineError(f"it took more than {timeout:.0f} s") from None
-                    if say is not None:
-                        say(f"  at it for {gone:.0f} s")
+                    say(f"  at it for {gone:.0f} s")
         finally:
             end_process(process)
             reader.join()
@@ -81,12 +85,12 @@ def call_in_child(
     return answer["result"]
 
 
-def _listen(stream: Iterable[str], lines: list[str], say: Say | None) -> None:
+def _listen(stream: Iterable[str], lines: list[str], say: Say) -> None:
     in_stack = False
     for line in stream:
         lines.append(line)
         in_stack = line.lstrip().startswith("Stacktrace:") or (in_stack and line.startswith((" ", "in expression")))
-        if say is not None and line.strip() and not in_stack and not line.startswith(_ANSWER):
+        if line.strip() and not in_stack and not line.startswith(_ANSWER):
             say(line.rstrip())
 
 

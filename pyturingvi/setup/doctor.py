@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from pyturingvi.bridge.environment import (
     JuliaEnvironment,
+    Problem,
     add_command,
     examine_files,
     examine_julia,
@@ -105,15 +106,19 @@ def _julia(start: bool) -> list[Finding]:
         found = f"no Julia is set up (no {settings_path()}); fits run on the NumPy engine, engine='numpy'"
         return last or [Finding(_ENGINE, False, found, "pyturingvi setup")]
     if problems := examine_julia(environment):
-        return [*last, Finding(_ENGINE, False, problems[0].what, problems[0].command, broken=True)]
+        return [*last, _broken(problems[0])]
     origin = "juliacall's variables" if environment.origin == "variables" else str(settings_path())
     julia = f"{environment.probe().version} ({environment.executable}), project {environment.project}, from {origin}"
     last.append(Finding("Julia", True, julia))
     if words := environment.other_depots():
         last.append(Finding("Julia's depots", True, f"{words}; what is set here is used"))
     if problems := examine_packages(environment) or examine_files(environment):
-        return [*last, Finding(_ENGINE, False, problems[0].what, problems[0].command, broken=True)]
+        return [*last, _broken(problems[0])]
     return [*last, *_julia_packages(environment), _julia_engine(environment, start)]
+
+
+def _broken(problem: Problem) -> Finding:
+    return Finding(_ENGINE, False, problem.what, problem.command, broken=True)
 
 
 def _julia_packages(environment: JuliaEnvironment) -> list[Finding]:

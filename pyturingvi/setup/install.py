@@ -38,14 +38,14 @@ _WITHOUT_NETWORK = (
 _NEWEST_JULIA = "1.12"  # that is installed; a newer one of the user's own will do as long as the packages do
 
 
-def set_up(julia: Any = None, project: Any = None, say: Say | None = print) -> str:
+def set_up(julia: Any = None, project: Any = None, say: Say = print) -> str:
     """Install an environment, or take that of `julia` and `project`; try it out and remember it.
 
     Parameters
     ----------
     julia, project : path, optional
         The user's own executable, and the project with the packages.
-    say : callable, optional
+    say : callable
         Receives each line of progress.
 
     Returns
@@ -55,8 +55,8 @@ def set_up(julia: Any = None, project: Any = None, say: Say | None = print) -> s
 
     Raises
     ------
-    InputError, EngineError, OutputError
-        What was remembered before stays. An EngineError is remembered beside it, for `pyturingvi doctor`.
+    InputError, Problem, OutputError
+        What was remembered before stays. A Problem is remembered beside it, for `pyturingvi doctor`.
     """
     check_settings_writable()
     try:
@@ -65,9 +65,9 @@ def set_up(julia: Any = None, project: Any = None, say: Say | None = print) -> s
             trial = _try_out(environment, say)
         else:
             environment, trial = _install_and_try_out(say)
-    except _Failure as failure:
-        remember_failure(failure.problem.what, failure.problem.command)
-        raise EngineError(f"setup: {failure.problem}") from None
+    except Problem as problem:
+        remember_failure(problem.what, problem.command)
+        raise Problem(f"setup: {problem.what}", problem.command) from None
     path = remember(environment)
     words = [f"{name} is installed but does not load: {why}" for name, why in trial.failed.items()]
     words.append(f"Julia {trial.julia} started in {trial.seconds:.1f} s and made a fit. Remembered in {path}.")
@@ -76,25 +76,19 @@ def set_up(julia: Any = None, project: Any = None, say: Say | None = print) -> s
     return "\n".join(words)
 
 
-class _Failure(Exception):
-    def __init__(self, what: str, command: str) -> None:
-        self.problem = Problem(what, command)
-
-
-def _try_out(environment: JuliaEnvironment, say: Say | None) -> Trial:
+def _try_out(environment: JuliaEnvironment, say: Say) -> Trial:
     again = setup_command(environment)
     for problem in examine_environment(environment) or examine_files(environment):
-        raise _Failure(problem.what, problem.command if problem.command == again else f"{problem.command} && {again}")
-    if say is not None:
-        say(
-            f"Starting Julia {environment.probe().version} for trial; the first time compiles the bundled package, "
-            "which takes 1 to 3 minutes."
-        )
+        raise Problem(problem.what, problem.command if problem.command == again else f"{problem.command} && {again}")
+    say(
+        f"Starting Julia {environment.probe().version} for trial; the first time compiles the bundled package, which "
+        "takes 1 to 3 minutes."
+    )
     try:
         return try_start(environment, thorough=True, say=say)
     except EngineError as error:
         compile_anew = pkg_command(environment, "Pkg.instantiate(); Pkg.precompile()")
-        raise _Failure(f"Julia does not start: {error}", f"{compile_anew} && {again}") from None
+        raise Problem(f"Julia does not start: {error}", f"{compile_anew} && {again}") from None
 
 
 def registered_environment(julia: Any, project: Any) -> JuliaEnvironment:
@@ -114,7 +108,7 @@ def registered_environment(julia: Any, project: Any) -> JuliaEnvironment:
 
 
 # ---- through juliapkg -----------------------------------------------------------------------------------------
-def _install_and_try_out(say: Say | None) -> tuple[JuliaEnvironment, Trial]:
+def _install_and_try_out(say: Say) -> tuple[JuliaEnvironment, Trial]:
     """Let juliapkg install what it has not; once more, and in full, where that does not do.
 
     It goes by its own notes, and does not see that a project was changed, or files removed, behind its back.
@@ -124,24 +118,23 @@ def _install_and_try_out(say: Say | None) -> tuple[JuliaEnvironment, Trial]:
             f"setup: {' and '.join(VARIABLES)} are set, and what they name is used whatever is installed. "
             "Unset them first, or register it: `pyturingvi setup --julia EXE --project DIR`."
         )
-    if say is not None:
-        say(_PLAN)
+    say(_PLAN)
     force = False
     while True:
         environment = _install(force, say)
         try:
             return environment, _try_out(environment, say)
-        except _Failure as failure:
+        except Problem as problem:
             if force or examine_julia(environment):
-                raise _Failure(f"{failure.problem.what}. {_WITHOUT_NETWORK}", failure.problem.command) from None
+                raise Problem(f"{problem.what}. {_WITHOUT_NETWORK}", problem.command) from None
             force = True
 
 
-def _install(force: bool, say: Say | None) -> JuliaEnvironment:
+def _install(force: bool, say: Say) -> JuliaEnvironment:
     try:
         executable, project = call_in_child(_resolve, force, say=say)
     except EngineError as error:
-        raise _Failure(f"the installation failed: {error}. {_WITHOUT_NETWORK}", "pyturingvi setup") from None
+        raise Problem(f"the installation failed: {error}. {_WITHOUT_NETWORK}", "pyturingvi setup") from None
     return JuliaEnvironment(executable, project, "juliapkg")
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment
 from pyturingvi.bridge.packages import manifest_versions, optional_packages
 from pyturingvi.errors import EngineError, PyTuringVIError
-from pyturingvi.setup.child import Say, call_in_child
+from pyturingvi.setup.child import Say, call_in_child, silent
 
 
 class Trial(NamedTuple):
@@ -20,7 +20,7 @@ class Trial(NamedTuple):
 
 
 def try_start(
-    environment: JuliaEnvironment, timeout: float = float("inf"), thorough: bool = False, say: Say | None = None
+    environment: JuliaEnvironment, timeout: float = float("inf"), thorough: bool = False, say: Say = silent
 ) -> Trial:
     """Start Julia with this environment in a process of its own, for at most `timeout` seconds.
 
@@ -28,7 +28,7 @@ def try_start(
     ----------
     thorough : bool
         Make a small fit and load the optional packages too, which compiles them.
-    say : callable, optional
+    say : callable
         Receives lines of progress.
 
     Raises
