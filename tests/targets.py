@@ -1,8 +1,9 @@
-"""Small targets with a known posterior, and what the families look like as dense matrices."""
+"""Small targets with a known posterior, fits of them, and what the families look like as dense matrices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,40 @@ def exact_noise(n_iterations: int, dim: int) -> np.ndarray:
     return np.broadcast_to(points, (n_iterations, 2 * dim, dim))
 
 
+# ---- fits --------------------------------------------------------------------------------------------------
+STILL = tv.SGD(1e-300)  # one update with it leaves the start as it is
+TRACE = ["iteration", "elbo", "std_error"]
+
+
+def quick_fit(model: tv.models.Model, *arguments: Any, **settings: Any) -> tv.Fit:
+    return tv.fit(model, *arguments, **{"progress": False, "elbo_samples": 64, **settings})
+
+
+def fit_at(model: tv.models.Model, family: Any, init: Any) -> tv.Fit:
+    """A Fit with these flat parameters, or those of another fit."""
+    return quick_fit(model, family, STILL, n_iterations=1, init=init)
+
+
+def assert_same_run(found: tv.Fit, expected: tv.Fit) -> None:
+    np.testing.assert_array_equal(found.params, expected.params)
+    np.testing.assert_array_equal(found.elbo[TRACE], expected.elbo[TRACE])
+    assert (found.status, found.n_updates) == (expected.status, expected.n_updates)
+
+
+class Counting:
+    """A normal log density with variances 1 that counts its calls, those of its construction apart."""
+
+    def __init__(self, layout: Layout = Layout(2, 3, 1), mean: float = 0.0) -> None:  # noqa: B008
+        self.calls, self.mean = 0, mean
+        self.model = tv.models.LogDensity(self, layout)
+        self.calls = 0
+
+    def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.calls += 1
+        centred = points - self.mean
+        return -0.5 * (centred**2).sum(axis=1), -centred
+
+
 # ---- families as dense matrices, from their definitions ----------------------------------------------------
 def dense_mask(name: str, layout: Layout) -> np.ndarray:
     """Where C of the named family may be nonzero, entry by entry."""
@@ -72,11 +107,7 @@ def dense_mask(name: str, layout: Layout) -> np.ndarray:
     for i in range(d):
         for j in range(i + 1):
             same_block = i >= d_z and j >= d_z and (i - d_z) // d_y == (j - d_z) // d_y
-            mask[i, j] = {
-                "mean-field": i == j,
-                "structured": j < d_z or same_block,
-                "full-rank": True,
-            }[name]
+            mask[i, j] = {"mean-field": i == j, "structured": j < d_z or same_block, "full-rank": True}[name]
     return mask
 
 

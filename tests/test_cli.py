@@ -17,6 +17,22 @@ def run(*arguments, cwd, timeout=120):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, env=environment)
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """The command in this process, in a folder with one file: exit code, standard output and standard error."""
+    (tmp_path / "file").write_text("a regular file")
+    monkeypatch.chdir(tmp_path)
+
+    def run_here(*arguments):
+        monkeypatch.setattr(sys, "argv", ["pyturingvi", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        return ended.value.code, shown.out, shown.err
+
+    return run_here
+
+
 def test_fit_writes_a_usable_fit_and_a_picture_and_prints_the_summary(tmp_path):
     done = run("fit", "rpoisson-small", "--family", "mean-field", "--iterations", 200, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -28,12 +44,11 @@ def test_fit_writes_a_usable_fit_and_a_picture_and_prints_the_summary(tmp_path):
     assert (tmp_path / "rpoisson-small-mean-field.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_simulated_problem_says_so_in_its_output_and_its_file_name(tmp_path):
-    arguments = ("fit", "volatility-small", "--simulated", "--iterations", 20, "--no-plot", "--quiet")
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "simulated" in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["volatility-small-simulated-structured.npz"]
+def test_a_simulated_problem_says_so_in_its_output_and_its_file_name(tmp_path, here):
+    code, shown, _ = here(*"fit volatility-small --simulated --iterations 20 --no-plot --quiet".split())
+    assert code == 0
+    assert "simulated" in shown
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "volatility-small-simulated-structured.npz"}
 
 
 def test_a_diverged_fit_is_saved_and_ends_with_code_1(tmp_path):
@@ -47,50 +62,43 @@ def test_a_diverged_fit_is_saved_and_ends_with_code_1(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("fit", "rpoisson-smal"), "rpoisson-small"),
-        (("fit", "rpoisson-small", "--family", "structred"), "structured"),
-        (("fit", "rpoisson-small", "--stepsize", "0"), "stepsize"),
-        (("fit", "rpoisson-small", "--stepsize", "nan"), "stepsize"),
-        (("fit", "rpoisson-small", "--iterations", "0"), "n_iterations"),
-        (("fit", "rpoisson-small", "--samples", "0"), "n_samples"),
-        (("fit", "rpoisson-small", "--dtype", "float16"), "float32"),
-        (("fit", "rpoisson-small", "--engine", "numppy"), "numpy"),
-        (("fit", "irt-small"), "--simulated"),
+        ("rpoisson-smal", "rpoisson-small"),
+        ("irt-small", "--simulated"),
         # values come before the data, which are not to be had here
-        (("fit", "irt-small", "--stepsize", "0"), "stepsize"),
-        (("fit", "irt-small", "--samples", "0"), "n_samples"),
-        (("fit", "irt-small", "--elbo-samples", "0"), "elbo_samples"),
-        (("fit", "irt-small", "--seed", "-1"), "seed"),
-        (("fit", "irt-small", "--engine", "numppy"), "numpy"),
-        (("fit", "irt-small", "--device", "gpu"), "device"),
-        (("fit", "irt-small", "--dtype", "float16"), "float32"),
-        (("fit", "irt-small", "--max-memory", "0"), "max_memory"),
-        (("fit", "irt-small", "--checkpoint", "missing/run.npz"), "does not exist"),
-        (("fit", "rpoisson-large", "--family", "full-rank", "--max-memory", "1e9"), "bytes"),
-        (("fit", "rpoisson-small", "--out", "file/below.npz"), "not a directory"),
-        (("fit", "rpoisson-small", "--checkpoint", "file/below.npz"), "not a directory"),
-        (("fit", "rpoisson-small", "--checkpoint", "missing/run.npz"), "does not exist"),
-        (("fit", "rpoisson-small", "--data-dir", "missing"), "missing"),
-        (("fit", "rpoisson-small", "--data-dir", "~nosuchuser"), "data_dir"),
-        (("fit", "rpoisson-small", "--seed", "-1"), "seed"),
-        (("fit", "rpoisson-small", "--checkpoint", "x.npz", "--out", "x.npz"), "same file"),
+        ("irt-small --family structred", "structured"),
+        ("irt-small --stepsize 0", "stepsize"),
+        ("irt-small --stepsize nan", "stepsize"),
+        ("irt-small --iterations 0", "n_iterations"),
+        ("irt-small --samples 0", "n_samples"),
+        ("irt-small --elbo-samples 0", "elbo_samples"),
+        ("irt-small --elbo-every 0", "elbo_every"),
+        ("irt-small --seed -1", "seed"),
+        ("irt-small --engine numppy", "numpy"),
+        ("irt-small --device gpu", "device"),
+        ("irt-small --dtype float16", "float32"),
+        ("irt-small --max-memory 0", "max_memory"),
+        ("irt-small --checkpoint missing/run.npz", "does not exist"),
+        ("irt-small --checkpoint file/below.npz", "not a directory"),
+        ("rpoisson-large --family full-rank --max-memory 1e9", "bytes"),
+        ("rpoisson-small --out file/below.npz", "not a directory"),
+        ("rpoisson-small --data-dir missing", "missing"),
+        ("rpoisson-small --data-dir ~nosuchuser", "data_dir"),
+        ("rpoisson-small --checkpoint x.npz --out x.npz", "same file"),
     ],
 )
-def test_a_mistake_gets_one_line_that_names_it_and_code_2(tmp_path, arguments, words):
-    (tmp_path / "file").write_text("a regular file")
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_a_mistake_gets_one_line_that_names_it_and_code_2(tmp_path, here, arguments, words):
+    code, _, errors = here("fit", *arguments.split())
+    assert code == 2
+    assert words in errors
+    assert errors.startswith("Error: ")
+    assert len(errors.strip().splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("option", [("--preset", "nonsense"), ("--from-csv",), ("--workers", "2")])
-def test_the_list_of_figures_goes_alone(option, tmp_path):
-    done = run("reproduce", "list", *option, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == f"Error: reproduce list goes alone, without {option[0]}.\n"
+@pytest.mark.parametrize("option", ["--preset nonsense", "--from-csv", "--workers 2"])
+def test_the_list_of_figures_goes_alone(option, here):
+    code, _, errors = here("reproduce", "list", *option.split())
+    assert (code, errors) == (2, f"Error: reproduce list goes alone, without {option.split()[0]}.\n")
 
 
 @pytest.mark.parametrize(
@@ -113,23 +121,14 @@ def test_a_ctrl_c_is_one_line_and_code_130(arguments, interrupted, words, monkey
     assert (done.exit_code, done.stderr, done.stdout) == (130, words, "")
 
 
-def test_problems_lists_the_nine_problems(tmp_path):
-    done = run("problems", cwd=tmp_path)
-    assert done.returncode == 0
-    assert all(
-        f"{kind}-{size}" in done.stdout for kind in ("rpoisson", "volatility", "irt") for size in ("small", "large")
-    )
-    assert "566817614" in done.stdout
+def test_problems_lists_the_nine_problems(here):
+    code, shown, _ = here("problems")
+    assert code == 0
+    assert all(f"{kind}-{size}" in shown for kind in ("rpoisson", "volatility", "irt") for size in ("small", "large"))
+    assert "566817614" in shown
 
 
-def test_doctor_says_what_is_missing_and_the_command_that_mends_it(tmp_path):
-    done = run("doctor", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "Julia" in done.stdout
-    assert "numpy" in done.stdout
-
-
-def test_help_shows_every_command(tmp_path):
-    done = run("--help", cwd=tmp_path)
-    assert done.returncode == 0
-    assert all(word in done.stdout for word in ("problems", "fit", "doctor"))
+def test_help_shows_every_command(here):
+    code, shown, _ = here("--help")
+    assert code == 0
+    assert all(word in shown for word in ("problems", "fit", "compare", "reproduce", "setup", "doctor"))
