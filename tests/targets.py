@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +85,16 @@ def assert_same_run(found: tv.Fit, expected: tv.Fit) -> None:
     np.testing.assert_array_equal(found.params, expected.params)
     np.testing.assert_array_equal(found.elbo[TRACE], expected.elbo[TRACE])
     assert (found.status, found.n_updates) == (expected.status, expected.n_updates)
+
+
+def peak_memory(run: Callable[[], object]) -> int:
+    """The most bytes that Python and NumPy held for it at once."""
+    tracemalloc.start()
+    try:
+        run()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 class Counting:
