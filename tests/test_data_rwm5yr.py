@@ -85,6 +85,9 @@ def test_bad_copies_are_refused(raw, tmp_path):
     raw.iloc[:5].astype({"age": object}).replace({"age": {raw["age"][0]: "old"}}).to_csv(tmp_path / "rwm5yr.csv")
     with pytest.raises(DataError, match="not a number"):
         load_rwm5yr(data_dir=tmp_path)
+    raw.iloc[:5].astype({"docvis": float}).replace({"docvis": {raw["docvis"][0]: 1.5}}).to_csv(tmp_path / "rwm5yr.csv")
+    with pytest.raises(DataError, match=r"1\.5"):  # not truncated
+        load_rwm5yr(data_dir=tmp_path)
     pd.DataFrame().to_csv(tmp_path / "rwm5yr.csv", index=False)
     with pytest.raises(DataError, match="CSV"):
         load_rwm5yr(data_dir=tmp_path)

@@ -155,6 +155,7 @@ def test_bad_covariates_are_refused_by_name_and_place(X: Any, words: str) -> Non
     [
         ([0, -1, -3], r"2 are negative, the first in row 1 .*: -1"),
         ([0, 1.5, 2], r"1 are fractional, the first in row 1 .*: 1.5"),
+        ([0, 1e300, 2], r"1e\+300"),
         ([0, np.nan, 2], r"row 1 .*NaN"),
         (pd.Series([0, None, 2], dtype="Int64"), r"row 1 .*NaN"),
         ([0, np.inf, 2], r"row 1 .*infinite"),
@@ -190,5 +191,7 @@ def test_pandas_inputs_whose_rows_are_in_another_order_are_refused() -> None:
     shuffled = pd.Series(GOOD_Y, index=[2, 0, 1])
     with pytest.raises(InputError, match="X and y have different index labels"):
         RobustPoisson(FRAME, shuffled)
+    with pytest.raises(InputError, match="y and offset have different index labels"):
+        RobustPoisson(GOOD_X, pd.Series(GOOD_Y), shuffled * 0.1)
     assert RobustPoisson(FRAME, shuffled.loc[FRAME.index]).dim == 9
     assert RobustPoisson(np.ones((3, 1)), GOOD_Y).dim == 8  # a constant covariate is allowed

