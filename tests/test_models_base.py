@@ -107,6 +107,8 @@ def test_points_of_a_wrong_shape_or_kind_are_refused() -> None:
     model = SMALL["no locals"]
     with pytest.raises(InputError, match=r"\(M, 2\), got \(3, 1\)"):
         model.log_density(np.zeros((3, 1)))
+    with pytest.raises(InputError, match=r"global points must have shape \(M, 2\), got \(3, 1\)"):
+        model.constrain_global(np.zeros((3, 1)))
     for points in ([[1, 2], [3]], [["a", "b"]], np.zeros((3, 2), dtype=complex)):
         with pytest.raises(InputError, match="real numbers"):
             model.log_density(points)

@@ -147,13 +147,7 @@ class Model(Named, ABC):
 
     def constrain_global(self, points: Array) -> dict[str, Array]:
         """The global part of `constrain`, from (M, d_z) points: the locals need not be drawn."""
-        xp = namespace_of(points)
-        points = xp.atleast_2d(xp.asarray(points))
-        if points.ndim != 2 or points.shape[1] != self.layout.n_global:
-            raise InputError(
-                f"{self.name}: global points must have shape (M, {self.layout.n_global}), got {points.shape}."
-            )
-        return self._constrain_global(points)
+        return self._constrain_global(self._check_points(points, self.layout.n_global, "global points"))
 
     def unconstrain(self, values: Mapping[str, Any]) -> np.ndarray:
         """Inverse of `constrain`: named natural values (M, ...) to (M, d) unconstrained points.
@@ -177,8 +171,8 @@ class Model(Named, ABC):
     def description(self) -> str:
         """What messages call a model of this class."""
         cls = type(self)
-        own = not cls.__module__.startswith("pyturingvi.")
-        return f"{cls.__qualname__}, a model of your own" if own else f"tv.models.{cls.__name__}"
+        bundled = cls.__module__.startswith("pyturingvi.")
+        return f"tv.models.{cls.__name__}" if bundled else f"{cls.__qualname__}, a model of your own"
 
     @property
     def global_labels(self) -> list[str]:
@@ -205,11 +199,9 @@ class Model(Named, ABC):
 
     def scalar_labels(self, name: str) -> list[str]:
         """One label for each scalar of a natural variable, e.g. `beta[age]`."""
-        coords = self.coords
-        axes = [coords[axis] for axis in self.dims[name]]
-        if not axes:
-            return [name]
-        return [f"{name}[{','.join(map(_text, index))}]" for index in itertools.product(*axes)]
+        coords, axes = self.coords, self.dims[name]
+        labels = [",".join(map(_text, index)) for index in itertools.product(*(coords[axis] for axis in axes))]
+        return [f"{name}[{label}]" for label in labels] if axes else [name]
 
     # ---- for the engines ----------------------------------------------------------------------------------
     @property
@@ -268,27 +260,27 @@ class Model(Named, ABC):
         return {"z": z.copy()} if z.shape[1] else {}
 
     def _constrain_local(self, points: Array) -> dict[str, Array]:
-        blocks = points[:, self.layout.n_global :]
-        shapes = self._natural_shapes
-        return {"y": blocks.copy().reshape(-1, *shapes["y"])} if "y" in shapes else {}
+        blocks, layout = points[:, self.layout.n_global :].copy(), self.layout
+        return {"y": blocks.reshape(-1, layout.n_local, layout.local_dim)} if layout.n_local else {}
 
     def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
         found = take_natural(values, self._natural_shapes, self.name)
         return np.concatenate([array.reshape(array.shape[0], -1) for array in found.values()], axis=1)
 
     # ---- help for subclasses ------------------------------------------------------------------------------
-    def _check_points(self, points: Array) -> Array:
+    def _check_points(self, points: Array, length: int | None = None, what: str = "points") -> Array:
+        length = self.dim if length is None else length
         xp = namespace_of(points)
         if xp is np and not isinstance(points, np.ndarray):
-            points = real_array(f"{self.name}: points", points)
+            points = real_array(f"{self.name}: {what}", points)
         if points.dtype not in (np.float64, np.float32):
             if points.dtype.kind not in "iubf":
-                raise InputError(f"{self.name}: points must be real numbers, got dtype {points.dtype}.")
+                raise InputError(f"{self.name}: {what} must be real numbers, got dtype {points.dtype}.")
             points = points.astype(np.float64)
         if points.ndim == 1:
             points = points[None, :]
-        if points.ndim != 2 or points.shape[1] != self.dim:
-            raise InputError(f"{self.name}: points must have shape (M, {self.dim}), got {points.shape}.")
+        if points.ndim != 2 or points.shape[1] != length:
+            raise InputError(f"{self.name}: {what} must have shape (M, {length}), got {points.shape}.")
         return xp.ascontiguousarray(points)
 
     def _on(self, points: Array, **arrays: np.ndarray) -> tuple[Array, ...]:

@@ -147,9 +147,8 @@ class Turing(Model):
         program = self._call(P.turing_program, self.source, julia_data(runtime, self.data), self._function)
         self._title = str(program.name)
         known = [str(variable) for variable in self._call(P.variable_names, program)]
-        for variable in self.local:
-            if variable not in known:
-                raise unknown_name("local variable", variable, known)
+        for variable in set(self.local).difference(known):
+            raise unknown_name("local variable", variable, known)
         if (self.source, ad) not in _announced:
             words = "which may take more than a minute; Ctrl-C is answered after it"
             print(f"pyturingvi: compiling the Turing model {self._title!r}, {words}", file=sys.stderr)
