@@ -12,7 +12,6 @@ from sweep_targets import LAYOUT, SMALL, files, normal, run
 
 import pyturingvi as tv
 from pyturingvi.errors import InputError, OutputError
-from pyturingvi.sweeps.grid import read_grid
 from pyturingvi.sweeps.pools import check_workers
 from pyturingvi.sweeps.progress import SweepProgress, duration
 
@@ -169,32 +168,15 @@ def test_load_sweep_reads_what_there_is(isotropic, executor, tmp_path):
 
 
 # ---- progress ------------------------------------------------------------------------------------------------
-def test_the_time_left_goes_by_the_expected_cost_not_by_the_count():
-    bar = SweepProgress(10, 0, show=False)
-    assert bar.seconds_left([1.0], [], 1) is None
-    bar.learn(10.0, 20.0)
-    assert bar.seconds_left([100.0, 5.0], [], 1) == pytest.approx(210.0)
-    assert bar.seconds_left([20.0] * 8, [(20.0, 30.0)], 2) == pytest.approx((320.0 + 10.0) / 2)
-    assert bar.seconds_left([], [(20.0, 30.0), (1.0, 99.0)], 2) == pytest.approx(10.0)  # no less than the longest
+def test_the_time_left_goes_by_the_expected_cost_not_by_the_count(monkeypatch, capsys):
+    now = [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    bar = SweepProgress([10.0, 30.0, 30.0, 10.0], [30.0, 30.0, 10.0], show=True)  # one was done before
+    now[0] += 60.0
+    bar.count("completed", 30.0)
+    bar.close()
+    assert "01:00 passed, 01:20 left, 2/4 cells, 1 completed" in capsys.readouterr().err
     assert [duration(x) for x in (5.2, 99, 130, 5900, 9000)] == ["5 s", "99 s", "2 min", "98 min", "2.5 h"]
-
-
-def test_cells_of_this_call_and_of_earlier_ones_tell_how_long_the_others_take(
-    isotropic, executor, tmp_path, monkeypatch
-):
-    bars = []
-
-    def keep_bar(*arguments):
-        bars.append(SweepProgress(*arguments))
-        return bars[-1]
-
-    monkeypatch.setattr("pyturingvi.sweeps.sweep.SweepProgress", keep_bar)
-    grid = {"model": isotropic, **SMALL}
-    cost = read_grid(grid)[0].cost
-    run({**grid, "seed": range(2)}, executor, tmp_path)
-    seconds = run({**grid, "seed": range(4)}, executor, tmp_path).frame()["seconds"]
-    assert bars[0].seconds_left([cost], [], 1) == pytest.approx(seconds[:2].mean())
-    assert bars[1].seconds_left([cost], [], 1) == pytest.approx(seconds.mean())
 
 
 def test_the_bar_counts_cells_and_what_became_of_them(executor, tmp_path, capsys):

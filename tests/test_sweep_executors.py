@@ -148,8 +148,8 @@ def test_local_cells_run_beside_each_other_as_far_as_memory_goes(isotropic, tmp_
     work.waiting.extend([huge, large, small])
     work.memory = small.n_bytes + large.n_bytes
     assert work._next() is huge  # alone it may try, and its own fit will say if it cannot
-    work.running = {1: (huge, 0.0)}
+    work.running = {1: huge}
     assert work._next() is None
-    work.running = {1: (large, 0.0)}
+    work.running = {1: large}
     assert work._next() is small
     assert list(work.waiting) == [large]

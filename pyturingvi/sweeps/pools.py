@@ -67,15 +67,7 @@ def check_workers(n_workers: Any, name: str = "n_workers") -> int:
 
 
 class Workers:
-    """Where tasks are handed in, and taken back when they are done.
-
-    Attributes
-    ----------
-    n_parallel : int or None
-        Tasks at work at a time; None where only an executor knows.
-    """
-
-    n_parallel: int | None = None
+    """Where tasks are handed in, and taken back when they are done."""
 
     def __init__(self) -> None:
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -122,12 +114,12 @@ class LocalWorkers(Workers):
 
     def __init__(self, n: int, n_threads: int) -> None:
         super().__init__()
-        self.n_parallel, self._n_threads = n, n_threads
+        self._n, self._n_threads = n, n_threads
         self._idle: list[Any] = []
         self._at_work: dict[Any, Any] = {}
 
     def has_room(self) -> bool:
-        return len(self._at_work) < (self.n_parallel or 1)
+        return len(self._at_work) < self._n
 
     def _submit(self, task: Task) -> Any:
         while True:

@@ -12,7 +12,7 @@ from pyturingvi.errors import EngineError, OutputError, unknown_name
 from pyturingvi.optimize.memory import available_memory
 from pyturingvi.support.arguments import whole_number
 from pyturingvi.support.interrupts import DeferredInterrupt
-from pyturingvi.sweeps.folder import SweepFolder, read_timing, store_model
+from pyturingvi.sweeps.folder import SweepFolder, store_model
 from pyturingvi.sweeps.grid import Cell, read_grid
 from pyturingvi.sweeps.lock import SweepLock, is_at_work
 from pyturingvi.sweeps.pools import (
@@ -77,7 +77,7 @@ def sweep(
         "trace" keeps the ELBO trace and how the fit ended; "fit" also the whole fit (parameters and data), which
         `SweepResult.fit` reads.
     progress : bool
-        Show cells done and the time left, as finished cells and the expected cost of the others tell it.
+        Show cells done and the time left, as the cells of this call and the expected cost of the others tell it.
 
     Returns
     -------
@@ -120,11 +120,7 @@ def sweep(
                 "engine='numpy' where the model allows it, an executor of processes, or none."
             )
         workers = given or LocalWorkers(min(n_workers or default_workers(n_threads), len(to_do)), n_threads)
-        bar = SweepProgress(len(cells), len(cells) - len(to_do), progress and bool(to_do))
-        new = {cell.name for cell in to_do}
-        for cell in cells:
-            if cell.name not in new and (seconds := read_timing(folder.timing_file(cell.name)).get("seconds")):
-                bar.learn(cell.cost, seconds, earlier=True)
+        bar = SweepProgress([cell.cost for cell in cells], [cell.cost for cell in to_do], progress)
         with DeferredInterrupt() as interrupt:
             interrupted = SweepRun(folder, lock, workers, bar, interrupt, keep, n_threads).work_off(to_do)
     return collect(folder, {cell.name: cell.description for cell in cells}, interrupted)
@@ -147,7 +143,7 @@ class SweepRun:
         self.interrupt, self.keep, self.n_threads = interrupt, keep, n_threads
         self.files: dict[str, str | None] = {}  # of models, by digest
         self.waiting: deque[Cell] = deque()
-        self.running: dict[Any, tuple[Cell, float]] = {}
+        self.running: dict[Any, Cell] = {}
         self.losses: Counter[str] = Counter()
         self.memory = available_memory() if isinstance(workers, LocalWorkers) else None
 
@@ -161,7 +157,7 @@ class SweepRun:
             while (self.waiting or self.running) and not self.interrupt.requested:
                 self._hand_out()
                 self._collect()
-                self._show()
+                self.bar.tick()
             ended = not (self.waiting or self.running)
             if not ended:
                 self.bar.tell("stopping; running cells write their checkpoints (Ctrl-C again to stop at once)")
@@ -191,13 +187,13 @@ class SweepRun:
                 keep=self.keep,
                 n_threads=self.n_threads,
             )
-            self.running[self.workers.submit(task)] = (cell, time.monotonic())
+            self.running[self.workers.submit(task)] = cell
 
     def _next(self) -> Cell | None:
         """Take the costliest cell that fits in memory beside those at work; alone, any may try."""
         free = math.inf
         if self.memory is not None and self.running:
-            free = self.memory - sum(cell.n_bytes for cell, _ in self.running.values())
+            free = self.memory - sum(cell.n_bytes for cell in self.running.values())
         for place, cell in enumerate(self.waiting):
             if cell.n_bytes <= free:
                 del self.waiting[place]
@@ -207,7 +203,7 @@ class SweepRun:
     # ---- taking in ------------------------------------------------------------------------------------------
     def _collect(self) -> None:
         for future in self.workers.wait(_POLL_SECONDS):
-            cell, _ = self.running.pop(future)
+            cell = self.running.pop(future)
             report = result_of(future)
             self.workers.settle(future)
             self._take_in(cell, report)
@@ -230,9 +226,7 @@ class SweepRun:
                 )
             self.waiting.append(cell)  # the worker had a Ctrl-C, which the terminal sends to this process too
         else:
-            self.bar.count(report.status)
-            if report.outcome == "done":
-                self.bar.learn(cell.cost, report.seconds)
+            self.bar.count(report.status, cell.cost)
 
     def _lose(self, cell: Cell, why: str) -> None:
         self.losses[cell.name] += 1
@@ -242,14 +236,7 @@ class SweepRun:
             return
         message = f"Its worker was lost {MAX_LOSSES} times, the last time so: {why}"
         write_failure(self.folder, cell.name, cell.description, "WorkerLost", message)
-        self.bar.count("failed")
-
-    def _show(self) -> None:
-        if self.bar.is_due():
-            now = time.monotonic()
-            running = [(cell.cost, now - since) for cell, since in self.running.values()]
-            waiting = [cell.cost for cell in self.waiting]
-            self.bar.show(self.bar.seconds_left(waiting, running, self.workers.n_parallel))
+        self.bar.count("failed", cell.cost)
 
     # ---- ending ---------------------------------------------------------------------------------------------
     def _stop(self) -> None:

@@ -56,7 +56,6 @@ class Report:
     name: str
     outcome: str
     status: str = ""
-    seconds: float = 0.0
     message: str = ""
 
 
@@ -118,7 +117,7 @@ def _run(task: Task, folder: SweepFolder, goes_on: Callable[[], bool]) -> Report
     text = cell_text(task.description, found.status, found.message, found.n_updates, trace)
     publish(folder.cell_file(task.name), text)  # the last one: now the cell is done
     folder.clear_scratch(task.name)
-    return Report(task.name, "done", found.status, found.seconds)
+    return Report(task.name, "done", found.status)
 
 
 def write_failure(folder: SweepFolder, name: str, description: dict[str, Any], error: str, message: str) -> None:
