@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,13 @@ def outcome(function, *arguments):
 """
 
 
+def work(seed: int) -> tuple[int, str]:
+    """What a worker is given to do: the same fit. Its process, and the numbers."""
+    space: dict[str, Any] = {"__name__": "worker"}
+    exec(COMMON, space)
+    return os.getpid(), space["bits"](space["fit"](seed=seed))
+
+
 def variables(environment: JuliaEnvironment | None, **changes: str | None) -> dict[str, str]:
     """The variables of a child that finds this environment and no other; None unsets one."""
     paths = [PACKAGE, str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -55,29 +64,31 @@ def variables(environment: JuliaEnvironment | None, **changes: str | None) -> di
     return {name: value for name, value in (values | changes).items() if value is not None}
 
 
-def popen(
+@contextmanager
+def child(
     code: str,
     environment: JuliaEnvironment | None,
     prefix: tuple[str, ...] = (),
     start_new_session: bool = False,
-    **changes: Any,
-) -> Any:
-    """Start a child on `code`, with pipes."""
+    **changes: str | None,
+) -> Iterator[Any]:
+    """A child on `code`, with pipes; killed at the end, if it still runs."""
     command = [*prefix, sys.executable, "-P", "-c", COMMON + textwrap.dedent(code)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     session = {"start_new_session": start_new_session, "text": True}
-    return subprocess.Popen(command, env=variables(environment, **changes), **session, **pipes)
+    with subprocess.Popen(command, env=variables(environment, **changes), **session, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def run(
-    code: str, environment: JuliaEnvironment | None, prefix: tuple[str, ...] = (), timeout: float = 300, **changes: Any
+    code: str, environment: JuliaEnvironment | None, prefix: tuple[str, ...] = (), **changes: str | None
 ) -> list[str]:
     """What a child that ends well printed, line by line."""
-    with popen(code, environment, prefix, **changes) as process:
-        try:
-            out, words = process.communicate(timeout=timeout)
-        finally:
-            process.kill()
+    with child(code, environment, prefix, **changes) as process:
+        out, words = process.communicate(timeout=300)
     assert process.returncode == 0, f"code {process.returncode}\n{out[-2000:]}\n{words[-4000:]}"
     assert "Stacktrace" not in words
     lines: list[str] = out.splitlines()

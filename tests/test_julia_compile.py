@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from pyturingvi.bridge import compiling as julia_compile
-from pyturingvi.bridge.compiling import spare_depot
+from pyturingvi.bridge.compiling import compile_ahead, spare_depot
 
 
 @pytest.fixture
@@ -69,3 +70,17 @@ def test_a_link_to_the_package_is_the_same_copy(compiled: Path, tmp_path: Path) 
     link.symlink_to(source)
     compile_into(compiled, source)
     assert spare_depot(str(compiled), link) is None
+
+
+def test_only_empty_files_of_the_compilation_at_hand_are_removed(compiled: Path, tmp_path: Path) -> None:
+    other = compiled.parent / "Zygote"
+    other.mkdir()
+    for name, content in (("jl_half", b""), ("jl_written", b"ji"), ("whole.ji", b"")):
+        (compiled / name).write_bytes(content)
+    for name in ("jl_half", "jl_old"):
+        (other / name).write_bytes(b"")
+    os.utime(other / "jl_old", (0, 0))
+    with pytest.raises(KeyboardInterrupt):
+        compile_ahead([sys.executable, "-c", "import time; time.sleep(60)"], "Zygote", compiled, lambda: True)
+    left = sorted(path.name for folder in (compiled, other) for path in folder.iterdir())
+    assert left == ["jl_old", "jl_written", "whole.ji"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from julia_children import PACKAGE, break_package, copy_project, popen, run
+from julia_children import PACKAGE, break_package, child, copy_project, run
 
 import pyturingvi as tv
 from pyturingvi.bridge.environment import DEPOTS, JuliaEnvironment
@@ -172,38 +172,20 @@ def test_a_forked_worker_gets_an_error_and_the_parent_goes_on(real: JuliaEnviron
     assert same == "True"
 
 
-WORKER = """
-def work(seed):
-    import julia_children
-    space = {"__name__": "worker"}
-    exec(julia_children.COMMON, space)
-    return os.getpid(), space["bits"](space["fit"](seed=seed))
-"""
-
-
-def test_loky_workers_start_their_own_julia_and_give_the_same_numbers(real: JuliaEnvironment) -> None:
-    pytest.importorskip("loky")
+def test_workers_of_loky_and_spawned_ones_start_their_own_julia_and_give_the_same_numbers(
+    real: JuliaEnvironment,
+) -> None:
     code = """
-    import loky
-    here = [work(seed)[1] for seed in (1, 2)]
+    import julia_children, loky, multiprocessing
+    here = [julia_children.work(seed)[1] for seed in (1, 2)]
     with loky.ProcessPoolExecutor(2) as pool:
-        there = list(pool.map(work, (1, 2)))
-    print(here == [numbers for _, numbers in there])
-    print(os.getpid() not in [process for process, _ in there])
-    """
-    assert run(WORKER + code.replace("\n    ", "\n"), real) == ["True", "True"]
-
-
-def test_a_spawned_worker_starts_its_own_julia(real: JuliaEnvironment, tmp_path: Path) -> None:
-    (tmp_path / "spawned_work.py").write_text("import os\n" + WORKER)
-    code = """
-    import multiprocessing
-    sys.path.insert(0, os.environ["WORK"])
-    import spawned_work
+        there = list(pool.map(julia_children.work, (1, 2)))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.apply(spawned_work.work, (3,))[1] == spawned_work.work(3)[1])
+        spawned = pool.apply(julia_children.work, (1,))
+    print(here == [numbers for _, numbers in there], here[0] == spawned[1])
+    print(os.getpid() in [process for process, _ in (*there, spawned)])
     """
-    assert run(code, real, WORK=str(tmp_path)) == ["True"]
+    assert run(code, real) == ["True True", "False"]
 
 
 # ---- Ctrl-C and kill ------------------------------------------------------------------------------------------
@@ -218,23 +200,20 @@ def test_ctrl_c_in_a_long_run_returns_what_is_fitted_and_the_process_lives_on(re
     print(len(part.summary()))
     print(fit().status, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
     """
-    with popen(code, real) as child:
-        try:
-            assert [child.stdout.readline().strip() for _ in range(2)] == ["ready", "running"]
-            time.sleep(0.35)
-            child.send_signal(signal.SIGINT)
-            began = time.perf_counter()
-            part = child.stdout.readline().split()
-            waited = time.perf_counter() - began
-            rest, words = child.stdout.read(), child.stderr.read()
-        finally:
-            child.kill()
+    with child(code, real) as process:
+        assert [process.stdout.readline().strip() for _ in range(2)] == ["ready", "running"]
+        time.sleep(0.35)
+        process.send_signal(signal.SIGINT)
+        began = time.perf_counter()
+        part = process.stdout.readline().split()
+        waited = time.perf_counter() - began
+        rest, words = process.stdout.read(), process.stderr.read()
     assert part == ["interrupted", "True", "True"], words[-2000:]
     assert waited < 2.0
     rows, after, handler = rest.split()
     assert int(rows) > 0
     assert (after, handler) == ("completed", "True")
-    assert child.returncode == 0
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("delay", [0.1, 0.8, 1.8])
@@ -244,16 +223,13 @@ def test_ctrl_c_while_julia_starts_is_kept_until_it_has(real: JuliaEnvironment, 
     print(outcome(tv.start_julia).split(":")[0], flush=True)
     print(fit().status)
     """
-    with popen(code, real) as child:
-        try:
-            assert child.stdout.readline() == "starting\n"
-            time.sleep(delay)
-            child.send_signal(signal.SIGINT)
-            out, words = child.communicate(timeout=120)
-        finally:
-            child.kill()
+    with child(code, real) as process:
+        assert process.stdout.readline() == "starting\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        out, words = process.communicate(timeout=120)
     assert out.split() == ["KeyboardInterrupt", "completed"], words[-2000:]
-    assert child.returncode == 0
+    assert process.returncode == 0
 
 
 def test_many_ctrl_c_while_julia_starts_end_in_words_and_not_in_a_crash(real: JuliaEnvironment) -> None:
@@ -270,19 +246,16 @@ def test_many_ctrl_c_while_julia_starts_end_in_words_and_not_in_a_crash(real: Ju
     print(first, flush=True)
     print(outcome(lambda: fit().status))
     """
-    with popen(code, real) as child:
-        try:
-            assert child.stdout.readline() == "starting\n"
-            while child.poll() is None:
-                time.sleep(0.05)
-                child.send_signal(signal.SIGINT)
-            out, words = child.communicate(timeout=120)
-        finally:
-            child.kill()
+    with child(code, real) as process:
+        assert process.stdout.readline() == "starting\n"
+        while process.poll() is None:
+            time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+        out, words = process.communicate(timeout=120)
     first, second = out.splitlines()
     assert first == "KeyboardInterrupt", words[-2000:]
     assert second == "completed" or "Restart Python" in second
-    assert child.returncode == 0
+    assert process.returncode == 0
 
 
 def test_ctrl_c_while_the_package_is_compiled_ends_that_at_once(real: JuliaEnvironment, tmp_path: Path) -> None:
@@ -296,20 +269,17 @@ def test_ctrl_c_while_the_package_is_compiled_ends_that_at_once(real: JuliaEnvir
     os.remove(os.environ["SLOW"])
     print(tv.start_julia().version)
     """
-    with popen(code, real, SLOW=str(tmp_path / "slow"), start_new_session=True, **settings) as child:
-        try:
-            until = time.monotonic() + 120
-            while not (tmp_path / "began").exists():
-                assert time.monotonic() < until
-                time.sleep(0.1)
-            os.killpg(child.pid, signal.SIGINT)
-            began = time.perf_counter()
-            assert child.stdout.readline() == "KeyboardInterrupt\n"
-            assert time.perf_counter() - began < 5.0
-            assert not list((tmp_path / "depot").rglob("jl_*"))  # half-made files
-            version, words = child.stdout.read(), child.stderr.read()
-        finally:
-            child.kill()
+    with child(code, real, SLOW=str(tmp_path / "slow"), start_new_session=True, **settings) as process:
+        until = time.monotonic() + 120
+        while not (tmp_path / "began").exists():
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        began = time.perf_counter()
+        assert process.stdout.readline() == "KeyboardInterrupt\n"
+        assert time.perf_counter() - began < 5.0
+        assert not list((tmp_path / "depot").rglob("jl_*"))  # half-made files
+        version, words = process.stdout.read(), process.stderr.read()
     assert version.strip() == real.probe().version, words[-2000:]
     assert words.count("compiling its Julia code") == 2
 
@@ -331,11 +301,11 @@ def test_a_killed_run_resumes_to_the_same_numbers(real: JuliaEnvironment, tmp_pa
         whole = run(code, real, **settings)[-1]
         assert whole.startswith("completed 3000 ")
         settings |= {"PACE": "0.03", "FILE": str(tmp_path / f"run{average}.npz")}
-        with popen(code, real, **settings) as child:
-            while int(child.stdout.readline()) < 900:
+        with child(code, real, **settings) as process:
+            while int(process.stdout.readline()) < 900:
                 pass
-            child.send_signal(signal.SIGKILL)
-        assert child.returncode == -signal.SIGKILL
+            process.send_signal(signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
         resumed = run(code, real, **(settings | {"PACE": "0"}))
         assert int(resumed[0]) > 300  # it did not start anew
         assert resumed[-1] == whole
@@ -415,8 +385,8 @@ def test_a_start_prints_nothing_and_leaves_threads_signals_and_variables_as_they
     assert changed <= {"JULIA_PYTHONCALL_EXE"}, changed
     runtime.seval('println(stderr, "Julia writes where it did")')
     """
-    with popen(code, real, JULIA_NUM_THREADS="4") as child:
-        assert child.communicate(timeout=300) == ("", "Julia writes where it did\n")
+    with child(code, real, JULIA_NUM_THREADS="4") as process:
+        assert process.communicate(timeout=300) == ("", "Julia writes where it did\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes the network away as Linux does")

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,8 +26,12 @@ from pyturingvi.bridge.log import failure
 _PATIENCE = 2.0  # seconds that a process is given to end by itself
 
 
-def compile_ahead(command: list[str], package: str, interrupted: Callable[[], bool]) -> None:
-    """Run the compiling command: EngineError if it fails, KeyboardInterrupt as soon as `interrupted` turns true."""
+def compile_ahead(command: list[str], package: str, folder: Path, interrupted: Callable[[], bool]) -> None:
+    """Run the command that compiles a package into `folder` and what it needs into those beside it.
+
+    Raises EngineError if it fails, KeyboardInterrupt as soon as `interrupted` turns true.
+    """
+    began = time.time()
     print(f"pyturingvi: compiling its Julia code for {package}, once; this may take some minutes", file=sys.stderr)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, encoding="utf-8", errors="replace", start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
@@ -40,12 +45,21 @@ def compile_ahead(command: list[str], package: str, interrupted: Callable[[], bo
                         raise KeyboardInterrupt from None
         finally:
             end_process(process)
+            _remove_half_made(folder.parent, began)
     if process.returncode:
         raise failure(f"the Julia package {package} could not be compiled (code {process.returncode})", words)
 
 
+def _remove_half_made(folder: Path, since: float) -> None:
+    """Remove the empty files in which Julia would have compiled. (Another Julia that waits for one makes it again.)"""
+    for path in folder.glob("*/jl_*"):
+        with suppress(OSError):
+            if path.stat().st_size == 0 and path.stat().st_mtime >= since - 1.0:
+                path.unlink()
+
+
 def end_process(process: subprocess.Popen[str]) -> None:
-    """End a process that still runs, and all that it started: Julia removes its half-made files when it is asked to."""
+    """End a process that still runs, and all that it started; Julia is given the time to tidy up."""
     if process.poll() is None:
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         for end in (psutil.Process.terminate, psutil.Process.kill):

@@ -123,7 +123,8 @@ class Runtime:
         try:
             command = self.call(self._start.compile_command, *wanted, self._spare_depot)
             if command is not None:
-                compile_ahead(str(command).split("\0"), name, self._interrupted)
+                folder = Path(str(self._start.with_depot(self._start.compiled_into, self._spare_depot)))
+                compile_ahead(str(command).split("\0"), name, folder, self._interrupted)
             return self.call(self._start.load, name, uuid, self._spare_depot)
         except EngineError as error:
             what = f"the Julia package {name} could not be loaded: " if isinstance(error, JuliaError) else ""
