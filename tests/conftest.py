@@ -14,7 +14,8 @@ from model_checks import BUNDLED
 from targets import GaussianTarget, hierarchical_normal
 
 import pyturingvi as tv
-from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, examine_environment, find_environment
+from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, find_environment
+from pyturingvi.bridge.problems import examine_environment
 from pyturingvi.errors import EngineError
 
 matplotlib.use("Agg")

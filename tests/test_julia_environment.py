@@ -18,16 +18,7 @@ import pytest
 from fake_julia import fake_environment, fake_julia, fake_project
 
 import pyturingvi as tv
-from pyturingvi.bridge.environment import (
-    DEPOTS,
-    VARIABLES,
-    JuliaEnvironment,
-    Problem,
-    examine_environment,
-    examine_files,
-    find_environment,
-    remember,
-)
+from pyturingvi.bridge.environment import DEPOTS, VARIABLES, JuliaEnvironment, find_environment, remember
 from pyturingvi.bridge.log import keep, one_line
 from pyturingvi.bridge.packages import (
     installed_by_setup,
@@ -36,6 +27,7 @@ from pyturingvi.bridge.packages import (
     satisfies,
     source_directory,
 )
+from pyturingvi.bridge.problems import Problem, examine_environment, examine_files
 from pyturingvi.bridge.remembered import forget_settings, last_failure, remember_failure, settings_path
 from pyturingvi.errors import EngineError, JuliaError, OutputError
 
@@ -109,7 +101,8 @@ def test_an_environment_of_juliapkg_is_found_without_juliapkg(config: Path, tmp_
     remember(fake_environment(tmp_path, origin="juliapkg"))
     code = (
         "import sys; sys.modules['juliapkg'] = None\n"
-        "from pyturingvi.bridge.environment import examine_environment, find_environment\n"
+        "from pyturingvi.bridge.environment import find_environment\n"
+        "from pyturingvi.bridge.problems import examine_environment\n"
         "print(find_environment().origin, examine_environment(find_environment()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

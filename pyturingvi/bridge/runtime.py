@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.bridge.compiling import compile_ahead, spare_depot
-from pyturingvi.bridge.environment import JuliaEnvironment, add_command, examine_environment, find_environment
+from pyturingvi.bridge.environment import JuliaEnvironment, find_environment
 from pyturingvi.bridge.log import captured_stderr, failure
 from pyturingvi.bridge.packages import bundled, extensions_for, optional_packages, source_directory
+from pyturingvi.bridge.problems import add_command, examine_environment
 from pyturingvi.errors import EngineError, JuliaError
 from pyturingvi.support.interrupts import DeferredInterrupt
 

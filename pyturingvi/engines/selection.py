@@ -71,7 +71,8 @@ def _julia_is_ready() -> bool:
     """Whether an environment is registered that nothing seems to speak against, and this thread may use it."""
     if threading.current_thread() is not threading.main_thread():
         return False
-    from pyturingvi.bridge.environment import examine_environment, find_environment, variables_are_set
+    from pyturingvi.bridge.environment import find_environment, variables_are_set
+    from pyturingvi.bridge.problems import examine_environment
     from pyturingvi.bridge.runtime import running_environment
 
     try:

@@ -8,17 +8,16 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from pyturingvi.bridge.environment import (
-    JuliaEnvironment,
+from pyturingvi.bridge.environment import JuliaEnvironment, find_environment
+from pyturingvi.bridge.packages import juliacall_version, manifest_versions, optional_packages, required_packages
+from pyturingvi.bridge.problems import (
     Problem,
     add_command,
     examine_files,
     examine_julia,
     examine_packages,
-    find_environment,
     setup_command,
 )
-from pyturingvi.bridge.packages import juliacall_version, manifest_versions, optional_packages, required_packages
 from pyturingvi.bridge.remembered import last_failure, settings_path
 from pyturingvi.errors import EngineError
 from pyturingvi.setup.trial import try_start

@@ -7,19 +7,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pyturingvi.bridge.environment import (
-    VARIABLES,
-    JuliaEnvironment,
+from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, remember, variables_are_set
+from pyturingvi.bridge.packages import installed_by_setup, julia_compat
+from pyturingvi.bridge.problems import (
     Problem,
     examine_environment,
     examine_files,
     examine_julia,
     pkg_command,
-    remember,
     setup_command,
-    variables_are_set,
 )
-from pyturingvi.bridge.packages import installed_by_setup, julia_compat
 from pyturingvi.bridge.remembered import check_settings_writable, remember_failure
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.setup.child import Say, call_in_child
