@@ -43,6 +43,11 @@ def test_a_start_outside_the_main_thread_is_refused() -> None:
         ("sin(1, 2, 3)", "MethodError", "Julia: MethodError: no method matching sin(::Int64, ::Int64, ::Int64)"),
         ('error("x" ^ 100_000)', "ErrorException", "Julia: " + "x" * 2000),
         ("struct Ours <: Exception end; throw(Ours())", "Ours", "Julia: "),
+        (
+            "struct Mute <: Exception end; Base.showerror(::IO, ::Mute) = error(1); throw(Mute())",
+            "Mute",
+            "Julia: Mute",
+        ),
     ],
 )
 def test_an_error_in_julia_arrives_in_few_words_with_its_kind(code: str, kind: str, words: str) -> None:

@@ -5,8 +5,11 @@ call(@nospecialize(f), @nospecialize(args...); kwargs...) = f(args...; kwargs...
 
 evaluate(code) = Base.eval(@__MODULE__, Meta.parseall(code))
 
-"""The name of an exception's type, and what it says."""
-describe(error) = (string(nameof(typeof(error))), sprint(showerror, error))
+"""The name of an exception's type, and what it says, unless that fails too."""
+function describe(error)
+    kind = string(nameof(typeof(error)))
+    return (kind, try; sprint(showerror, error); catch; kind; end)
+end
 
 """Write to the process's standard error from now on, whatever it was when Julia started."""
 take_stderr() = redirect_stderr(open(Libc.dup(RawFD(2))))
