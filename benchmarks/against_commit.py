@@ -184,12 +184,11 @@ def ratios(rounds: list[list[float]]) -> dict[str, float]:
 def count_different(checkouts: list[Path], a: argparse.Namespace) -> int:
     """Make the same fits in both; how many differ."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = [f"{folder}/{k}.npz" for k in (0, 1)]
-        children = [Child(checkout, "equal", a) for checkout in checkouts]
-        for child, path in zip(children, paths, strict=True):
-            child.process.communicate(path)
-        if any(child.process.returncode for child in children):
-            raise SystemExit("A child ended: see above.")
+        paths = [Path(folder) / f"{k}.npz" for k in (0, 1)]
+        for checkout, path in zip(checkouts, paths, strict=True):
+            Child(checkout, "equal", a).process.communicate(str(path))
+            if not path.is_file():
+                raise SystemExit("A child ended: see above.")
         new, old = (dict(np.load(path)) for path in paths)
     different = [name for name in new if not np.array_equal(new[name], old[name], equal_nan=True)]
     for name in different:
