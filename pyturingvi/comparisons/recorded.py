@@ -79,15 +79,13 @@ class RecordedReference:
     """
 
     def __init__(self, kind: str) -> None:
-        folder = reference_directory()
+        folder, start = reference_directory(), f"{kind}."
         self.kind = kind
-        with np.load(folder / "models.npz", allow_pickle=False) as models:
-            self.about: dict[str, str] = json.loads(str(models["about"]))
-            self._of_model = {key: models[key] for key in models.files if key.startswith(f"{kind}.")}
-        with np.load(folder / "paths.npz", allow_pickle=False) as paths:
-            self._of_paths = {key: paths[key] for key in paths.files if key.startswith(f"{kind}.")}
-        if not (self._of_model and self._of_paths):
-            raise DataError(f"The recorded Julia reference in {str(folder)!r} has no {kind!r} model.")
+        self._arrays: dict[str, np.ndarray] = {}
+        for name in ("models.npz", "paths.npz"):
+            with np.load(folder / name, allow_pickle=False) as file:
+                self.about: dict[str, str] = json.loads(str(file["about"]))
+                self._arrays |= {key.removeprefix(start): file[key] for key in file.files if key.startswith(start)}
 
     @property
     def source(self) -> str:
@@ -96,19 +94,14 @@ class RecordedReference:
 
     def model(self) -> Model:
         """The Python model on the recorded data, its shape in its label."""
-        start = f"{self.kind}.data."
-        model = model_on(
-            self.kind, {k.removeprefix(start): v for k, v in self._of_model.items() if k.startswith(start)}
-        )
+        data = {key.removeprefix("data."): self._arrays[key] for key in self._arrays if key.startswith("data.")}
+        model = model_on(self.kind, data)
         model.label = f"recorded {self.kind} (N={model.layout.n_local}, d={model.dim})"
         return model
 
     def points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Unconstrained points (M, d), Julia's log densities (M,) and Zygote's gradients (M, d)."""
-        points, values, slopes = (
-            self._of_model[f"{self.kind}.{name}"] for name in ("points", "log_density", "gradient")
-        )
-        return points, values, slopes
+        return self._arrays["points"], self._arrays["log_density"], self._arrays["gradient"]
 
     def path(self, family: Family, rule: str) -> RecordedPath | None:
         """The run of this family and this kind of rule, or None where none was recorded."""
@@ -116,10 +109,7 @@ class RecordedReference:
         rule_key = next((key for key, known in RULES.items() if known.name == rule), None)
         if family_key is None or rule_key is None:
             return None
-        return RecordedPath(
-            family,
-            RULES[rule_key],
-            self._of_paths[f"{self.kind}.noise"].astype(np.float64),
-            self._of_paths[f"{self.kind}.{family_key}.{rule_key}"],
-            self._of_paths[f"{self.kind}.{family_key}.elbo"] if rule == "adam" else None,
-        )
+        noise = self._arrays["noise"].astype(np.float64)
+        params = self._arrays[f"{family_key}.{rule_key}"]
+        elbo = self._arrays[f"{family_key}.elbo"] if rule == "adam" else None
+        return RecordedPath(family, RULES[rule_key], noise, params, elbo)
