@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -52,6 +51,8 @@ class OutputError(PyTuringVIError, OSError):
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     """Build the error for a name that is not one of `known`, offering the nearest known one."""
     options = list(known)
+    import difflib  # here: a fit needs it only for a mistake
+
     near = difflib.get_close_matches(str(name), options, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return InputError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(options)}.")

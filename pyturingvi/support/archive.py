@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import struct
@@ -101,6 +100,8 @@ def join_state(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefi
 
 def digest(*arrays: Any) -> str:
     """Short SHA-256 of arrays' shapes and bytes, and of plain values."""
+    import hashlib  # here: slow to import, and NumPy's generators bring it in any case
+
     sha = hashlib.sha256()
     for array in arrays:
         if isinstance(array, np.ndarray):
