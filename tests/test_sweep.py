@@ -175,7 +175,7 @@ def test_the_time_left_goes_by_the_expected_cost_not_by_the_count(monkeypatch, c
     now[0] += 60.0
     bar.count("completed", 30.0)
     bar.close()
-    assert "01:00 passed, 01:20 left, 2/4 cells, 1 completed" in capsys.readouterr().err
+    assert "01:00 passed, 01:20 left, 2/4 cells" in capsys.readouterr().err
     assert [duration(x) for x in (5.2, 99, 130, 5900, 9000)] == ["5 s", "99 s", "2 min", "98 min", "2.5 h"]
 
 
@@ -185,5 +185,4 @@ def test_the_bar_counts_cells_and_what_became_of_them(executor, tmp_path, capsys
     tv.sweep({**grid, "seed": 0}, executor, out=tmp_path)
     tv.sweep({**grid, "seed": range(2)}, executor, out=tmp_path)
     lines = capsys.readouterr().err.replace("\r", "\n").strip().splitlines()
-    assert "4/4 cells" in lines[-1]
-    assert lines[-1].endswith("1 completed, 1 diverged")
+    assert lines[-1].endswith("4/4 cells, 1 diverged")

@@ -52,7 +52,7 @@ class SweepProgress:
 
     def _tell_counts(self) -> None:
         words = [f"{self._n_done}/{self._n_cells} cells"]
-        words += [f"{n} {status}" for status, n in sorted(self._counts.items())]
+        words += [f"{n} {status}" for status, n in sorted(self._counts.items()) if status != "completed"]
         self._bar.set_postfix_str(", ".join(words), refresh=False)
 
     def tick(self) -> None:
