@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from targets import GaussianTarget
+from targets import GaussianTarget, quick_fit
 
 import pyturingvi as tv
 from pyturingvi.engines.selection import obstacle
@@ -76,6 +76,7 @@ class BoundLowRank(tv.families.BoundFamily):
         return np.concatenate([location, np.full(d, math.log(scale)), loadings])
 
 
+@pytest.fixture
 def low_rank_target() -> GaussianTarget:
     """A normal whose covariance is a diagonal and one outer product: a member of the family."""
     loading = np.array([0.8, -0.5, 0.6, 0.4])
@@ -83,38 +84,38 @@ def low_rank_target() -> GaussianTarget:
     return GaussianTarget(np.array([1.0, -1.0, 0.5, 2.0]), np.linalg.inv(covariance), tv.Layout(2, 2, 1))
 
 
-def test_a_family_of_ones_own_finds_the_posterior_that_it_holds(tmp_path: Path) -> None:
-    target = low_rank_target()
+def test_a_family_of_ones_own_finds_the_posterior_that_it_holds(low_rank_target: GaussianTarget) -> None:
+    target = low_rank_target
     rule = tv.Adam(tv.step_decay(0.02, 0.1, 1500))
     fit = tv.fit(target.model, LowRank(), rule, n_iterations=4500, n_samples=32, **QUICK)
-    bound = LowRank().bind(target.layout)
+    covariance = LowRank().bind(target.layout).covariance(fit.params)  # type: ignore[attr-defined]
     np.testing.assert_allclose(fit.location, target.mean, atol=0.05)
-    np.testing.assert_allclose(bound.covariance(fit.params), target.covariance, atol=0.05)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(covariance, target.covariance, atol=0.05)
     last = fit.elbo.iloc[-1]  # of an evidence of 1, within the noise of log p
     assert abs(last["elbo"]) < 4 * last["std_error"] + 0.01
     draws = fit.sample_unconstrained(20_000)
     np.testing.assert_allclose(np.cov(draws.T), target.covariance, atol=0.08)
     np.testing.assert_allclose(fit.summary(20_000)["mean"], target.mean[:2], atol=0.08)
-    assert fit.log_q(target.mean[None]) == pytest.approx(
-        stats.multivariate_normal(fit.location, bound.covariance(fit.params)).logpdf(target.mean)  # type: ignore[attr-defined]
-    )
+    normal = stats.multivariate_normal(fit.location, covariance)
+    assert fit.log_q(target.mean[None]) == pytest.approx(normal.logpdf(target.mean))
     with pytest.raises(InputError, match="LowRank family has no scale matrix"):
         _ = fit.scale
     with pytest.raises(InputError, match="LowRank family has no proximal operator"):
         tv.fit(target.model, LowRank(), tv.ProximalSGD(1e-3), n_iterations=1, **QUICK)
 
 
-def test_noise_and_checkpoints_go_with_the_families_own_noise(tmp_path: Path) -> None:
-    target, noise = low_rank_target(), np.random.default_rng(1).standard_normal((30, 8, 5))
-    whole = tv.fit(target.model, LowRank(), n_iterations=30, noise=noise, **QUICK)
-    path = tmp_path / "run.npz"
-    tv.fit(target.model, LowRank(), n_iterations=20, seed=3, checkpoint=path, **QUICK)
-    resumed = tv.fit(target.model, LowRank(), n_iterations=30, seed=3, checkpoint=path, **QUICK)
-    straight = tv.fit(target.model, LowRank(), n_iterations=30, seed=3, **QUICK)
-    np.testing.assert_array_equal(resumed.params, straight.params)
-    assert not np.array_equal(whole.params, straight.params)
+def test_noise_and_checkpoints_go_with_the_families_own_noise(tmp_path: Path, low_rank_target: GaussianTarget) -> None:
+    def fit(n: int, **options: Any) -> tv.Fit:
+        return tv.fit(low_rank_target.model, LowRank(), n_iterations=n, **QUICK, **options)
+
+    noise = np.random.default_rng(1).standard_normal((30, 8, 5))
+    given = fit(30, noise=noise)
+    fit(20, checkpoint=tmp_path / "run.npz")
+    straight = fit(30)
+    np.testing.assert_array_equal(fit(30, checkpoint=tmp_path / "run.npz").params, straight.params)
+    assert not np.array_equal(given.params, straight.params)
     with pytest.raises(InputError, match=r"noise must have shape .*\(30, 8, 5\), got \(30, 8, 4\)"):
-        tv.fit(target.model, LowRank(), n_iterations=30, noise=noise[:, :, :4], **QUICK)
+        fit(30, noise=noise[:, :, :4])
 
 
 # ---- rules ----------------------------------------------------------------------------------------------------
@@ -159,9 +160,8 @@ def test_a_rule_of_ones_own_runs_and_finds_the_posterior(gaussian_target: Gaussi
     fit = tv.fit(gaussian_target.model, "full-rank", rule, n_iterations=4500, n_samples=32, **QUICK)
     scale = fit.scale.toarray()
     np.testing.assert_allclose(fit.location, gaussian_target.mean, atol=0.1)
-    np.testing.assert_allclose(
-        scale @ scale.T, gaussian_target.covariance, atol=0.15 * gaussian_target.covariance.max()
-    )
+    covariance = gaussian_target.covariance
+    np.testing.assert_allclose(scale @ scale.T, covariance, atol=0.15 * covariance.max())
 
 
 def test_a_subclass_of_adam_does_not_run_as_adam(poisson: tv.models.RobustPoisson) -> None:
@@ -359,18 +359,9 @@ def test_a_fit_of_the_first_version_is_read() -> None:
     np.testing.assert_allclose(fit.params[:4], [-0.36176987, -0.38882493, -0.36350204, 0.13166448], rtol=1e-7)
     np.testing.assert_allclose(fit.summary(200)["mean"].iloc[:3], [0.809021, 0.748438, 0.724095], rtol=1e-5)
     # and the same settings give the same fit today
-    again = tv.fit(
-        fit.model,
-        fit.family,
-        rule_from_config(fit.spec.optimizer),
-        n_iterations=60,
-        elbo_every=20,
-        elbo_samples=32,
-        seed=4,
-        engine="numpy",
-        progress=False,
-        averaging=tv.PolynomialAveraging(2.0),
-    )
+    rule, averaging = rule_from_config(fit.spec.optimizer), tv.PolynomialAveraging(2.0)
+    sizes = {"n_iterations": 60, "elbo_every": 20, "elbo_samples": 32}
+    again = quick_fit(fit.model, fit.family, rule, averaging=averaging, seed=4, engine="numpy", **sizes)
     assert again.spec == fit.spec
     np.testing.assert_allclose(again.params, fit.params, rtol=1e-9)
 
