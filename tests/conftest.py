@@ -90,11 +90,6 @@ def irt() -> tv.models.Model:
     return copy.deepcopy(BUNDLED["irt"])
 
 
-@pytest.fixture
-def volatility() -> tv.models.Model:
-    return copy.deepcopy(BUNDLED["volatility"])
-
-
 @pytest.fixture(params=BUNDLED)
 def bundled_model(request: pytest.FixtureRequest) -> tv.models.Model:
     return copy.deepcopy(BUNDLED[request.param])

@@ -197,11 +197,6 @@ def test_bad_settings_of_a_rule_are_named(make: Any, name: str, values: list[Any
 
 
 # ---- schedules and averaging -------------------------------------------------------------------------------
-def test_step_decay_multiplies_after_every_full_stage() -> None:
-    schedule = tv.step_decay(1.0, factor=0.5, every=3)
-    assert [schedule(t) for t in range(1, 8)] == [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25]
-
-
 @pytest.mark.parametrize("eta", [0, 1, 3])
 def test_averaging_weights_grow_like_a_power(eta: int) -> None:
     """Unrolled, update t has weight (eta + 1)/(T + eta) prod (s - 1)/(s + eta) ~ rising factorial of t; the start 0."""
