@@ -346,7 +346,7 @@ def test_ones_own_julia_is_tried_out_and_used_from_then_on_with_its_depots(
 
 @pytest.mark.julia
 def test_the_real_juliapkg_offline_finds_a_project_that_is_there(
-    real: JuliaEnvironment, config: Path, tmp_path: Path, setup: Setup
+    real: JuliaEnvironment, config: Path, tmp_path: Path, setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("juliapkg")
     project = copy_project(real, tmp_path / "project").project
@@ -354,8 +354,10 @@ def test_the_real_juliapkg_offline_finds_a_project_that_is_there(
     alone = without_variables(config)
     done = setup("--quiet", PYTHON_JULIAPKG_OFFLINE="yes", **juliapkg, **alone, **real.variables())
     assert done[0] == 0, done
-    code = "e = tv.start_julia().environment; print(e.origin, e.project, 'juliapkg' in sys.modules)"
-    assert run(code, None, **alone) == [f"juliapkg {project} False"]
+    monkeypatch.setenv("PYTURINGVI_CONFIG", str(config.parent))
+    found = find_environment()
+    assert found is not None
+    assert (found.origin, found.project) == ("juliapkg", project)
 
 
 @pytest.mark.julia
