@@ -11,6 +11,7 @@ import numpy as np
 from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import InputError
 from pyturingvi.families import BoundFamily, Family
+from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.loop import StopWithin
@@ -115,6 +116,8 @@ def fit(
     """
     if not isinstance(model, Model):
         raise InputError(f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}.")
+    if not isinstance(getattr(model, "layout", None), Layout):
+        raise InputError(f"{model.description} needs `layout = tv.Layout(n_global, n_local, local_dim)` in its class.")
     settings = Settings.of(
         family=family,
         optimizer=optimizer,

@@ -229,6 +229,15 @@ def test_a_users_own_model_is_fitted_to_its_posterior() -> None:
     assert fit.sample(7)["y"].shape == (7, 4, 1)
 
 
+def test_a_model_without_a_layout_is_told_what_to_add() -> None:
+    class Bare(tv.models.Model):
+        def _log_density_and_gradient(self, points: Any) -> Any:
+            return -0.5 * (points**2).sum(axis=1), -points
+
+    with pytest.raises(InputError, match=r"Bare, a model of your own needs `layout = tv\.Layout"):
+        tv.fit(Bare(), engine="numpy", progress=False)
+
+
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
