@@ -109,6 +109,11 @@ def equal_cases(engine: str) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"irt-small; {name}", fit(large, name, n_samples=8)
 
 
+def next_line() -> str:
+    os.set_blocking(sys.stdin.fileno(), True)  # Julia, once it runs in this process, has changed that
+    return sys.stdin.readline().strip()
+
+
 def serve(mode: str, engine: str) -> None:
     """Answer the parent: requests as JSON on standard input, answers on standard output."""
     if mode == "equal":
@@ -116,9 +121,9 @@ def serve(mode: str, engine: str) -> None:
         for name, run in equal_cases(engine):
             fit = run()
             arrays[name] = np.concatenate([fit.params, fit.elbo[["elbo", "std_error"]].to_numpy().ravel()])
-        np.savez(sys.stdin.readline().strip(), **arrays)
+        np.savez(next_line(), **arrays)
         return
-    for line in sys.stdin:
+    while line := next_line():
         print(json.dumps(answer(**json.loads(line))), flush=True)
 
 
