@@ -47,7 +47,7 @@ def covariance(fit: tv.Fit) -> np.ndarray:
 # ---- a posterior in closed form ----------------------------------------------------------------------------
 def descend(target: GaussianTarget, family: Any) -> tv.Fit:
     """Noise with exact moments makes the run plain gradient descent on the exact negative ELBO."""
-    d, n = target.layout.dim, 4000
+    d, n = target.layout.dim, 2000
     rule = tv.SGD(0.5 / np.linalg.eigvalsh(target.precision)[-1])
     options: dict[str, Any] = {"n_samples": 2 * d, "noise": exact_noise(n, d), "init_scale": 0.5, "elbo_every": n}
     return quick_fit(target.model, family, rule, n_iterations=n, **options)
@@ -96,7 +96,7 @@ def test_posterior_is_found_from_noisy_gradients(family: str, make: Any, gaussia
     column j of C, H is at least P's block on the rows of that column, and S = Cov(G u_j) is
     (1 + [i = j] ...)-weighted, at most 3 P's block: the error of C_ij is at most sqrt(3 w/(MT)) sd_i.
     """
-    n, n_samples, eta = 20_000, 8, 3.0
+    n, n_samples, eta = 5_000, 32, 3.0
     options: dict[str, Any] = {"averaging": tv.PolynomialAveraging(eta), "init_scale": 0.5, "elbo_every": n}
     fit = quick_fit(gaussian_target.model, family, make(0.02), n_iterations=n, n_samples=n_samples, **options)
     relative = math.sqrt((eta + 1) ** 2 / (2 * eta + 1) / (n_samples * n))
