@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
+import runpy
 import sys
+import traceback
 from pathlib import Path
 
 from reproduced import errors_in_one_line
@@ -30,13 +31,32 @@ def redrawing_commands() -> list[list[str]]:
     return found
 
 
+def runs(script: str, option: str) -> bool:
+    """Run a script in this process, which has loaded the libraries already; False if it fails."""
+    import matplotlib.pyplot as plt
+
+    sys.argv = [script, option]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return not end.code
+    except Exception:
+        traceback.print_exc()
+        return False
+    finally:
+        plt.close("all")
+    return True
+
+
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    os.environ["MPLBACKEND"] = "Agg"
     failed = []
     for script, option in redrawing_commands():
         print(f"== {Path(script).name} {option}", flush=True)
-        done = subprocess.run([sys.executable, script, option], env={**os.environ, "MPLBACKEND": "Agg"}, check=False)
-        if done.returncode:
+        if not runs(script, option):
             failed.append(Path(script).name)
     if failed:
         sys.exit(f"Not redrawn: {', '.join(failed)}")
