@@ -267,6 +267,7 @@ def test_julia_never_runs_a_parent_and_auto_takes_numpy(changes: dict[str, Any])
 
 def test_where_no_engine_runs_both_the_message_names_both() -> None:
     turing = tv.models.Turing.__new__(tv.models.Turing)
+    turing.layout = tv.Layout(2, 0, 0)
     with pytest.raises(EngineError, match=r"No engine runs tv\.models\.Turing.* with your own class .*Frozen"):
         tv.fit(turing, "mean-field", Frozen(1e-2), progress=False)
 
