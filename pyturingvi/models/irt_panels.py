@@ -126,5 +126,5 @@ def _item_sums(h: np.ndarray) -> np.ndarray:
     np.exp(h, out=h)
     h += 1.0
     for k in range(0, h.shape[0], 512):  # a product of 512 factors up to 2 does not overflow
-        total += np.log(np.multiply.reduce(h[k : k + 512], axis=0))
+        total += np.log(np.prod(h[k : k + 512], axis=0))
     return total

@@ -61,7 +61,7 @@ def plain_label(label: Any) -> int | str:
 def _dtype(index: Any) -> str:
     array = np.asarray(index)
     if array.dtype.kind in "Mf":
-        return array.dtype.name
+        return str(array.dtype.name)
     dates = all(isinstance(label, datetime.date) and getattr(label, "tzinfo", None) is None for label in array)
     return "datetime64[us]" if dates else ""  # NumPy has no time zones: dates with one stay strings
 

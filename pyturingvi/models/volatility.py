@@ -78,7 +78,7 @@ class StochasticVolatility(OnePassModel):
         n_times, size = self.returns.shape
         if n_times < 2:
             raise InputError(f"{what} has only {n_times} row; at least two times are needed.")
-        largest = float(abs(self.returns).max())
+        largest = float(np.max(np.abs(self.returns)))
         if largest > 1e100:
             raise InputError(f"{what} hold {largest:g}: squares of such values overflow. Returns are near 0.")
         constant = (self.returns == self.returns[0]).all(axis=0)

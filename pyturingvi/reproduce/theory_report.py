@@ -119,7 +119,7 @@ def report_misprints(frame: pd.DataFrame) -> list[str]:
     return [
         "Two misprints in the corollary on complexity, by its own lemma (stepsize at most min{1/(2 calL), 1/mu}):",
         "  1. The stepsize is min{eps mu/(4 sigma^2), 1/(2 calL), 1/mu}, printed with 2 calL/mu and mu as the last.",
-        f"     On the synthetic problem those are {over.min():,.0f} to {over.max():.1e} times too large; at "
+        f"     On the synthetic problem those are {np.min(over):,.0f} to {np.max(over):.1e} times too large; at "
         f"eps = {eps[0]:g} the first term decides,",
         f"     so that the stepsize differs in {int((~same).sum())} of {len(frame)} cases.",
         "  2. C_bias = 2 calL/mu ends in + 2 kappa, printed + kappa. On the synthetic problem kappa = 1: C_bias, "

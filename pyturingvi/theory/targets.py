@@ -138,11 +138,11 @@ class QuadraticTarget:
         pull = np.zeros(self.layout.dim)
         for rows, h, point in zip(self.coordinates, self.hessians, self.stationary, strict=True):
             pull[rows] += h @ point
-        return solve(self.precision, pull, assume_a="pos")
+        return np.asarray(solve(self.precision, pull, assume_a="pos"))
 
     @cached_property
     def _range(self) -> np.ndarray:
-        return eigh(self.precision, eigvals_only=True)[[0, -1]]
+        return np.asarray(eigh(self.precision, eigvals_only=True)[[0, -1]])
 
     @property
     def strong_convexity(self) -> float:

@@ -175,7 +175,7 @@ def _shares(part: pd.DataFrame) -> str:
     if not len(part):
         return "none run"
     off = (part.ratio - 1).abs()
-    worst = part.iloc[int(off.to_numpy().argmax())]
+    worst = part.iloc[int(np.argmax(off.to_numpy()))]
     return (
         f"{int((off <= CLOSE).sum())} of {len(part)} within {CLOSE:.0%}, {int((off <= NEAR).sum())} within {NEAR:.0%}; "
         f"largest deviation {off.max():.1%} ({worst.family}, n = {worst.n}, ours {worst.ours:.1f}, "
