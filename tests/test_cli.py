@@ -1,4 +1,4 @@
-"""The command line as a user meets it: a subprocess, its output, its files and its exit code."""
+"""The command line as a user meets it: its output, its files and its exit code; in a process of its own for fits."""
 
 import os
 import subprocess
@@ -104,20 +104,16 @@ def test_the_list_of_figures_goes_alone(option, here):
 @pytest.mark.parametrize(
     ("arguments", "interrupted", "words"),
     [
-        (
-            ["reproduce", "synthetic"],
-            "pyturingvi.reproduce.figure.reproduce",
-            "Interrupted; the same command goes on from here.\n",
-        ),
-        (["compare", "rpoisson-small"], "pyturingvi.compare", "Interrupted.\n"),
+        ("reproduce synthetic", "reproduce.figure.reproduce", "Interrupted; the same command goes on from here.\n"),
+        ("compare rpoisson-small", "compare", "Interrupted.\n"),
     ],
 )
 def test_a_ctrl_c_is_one_line_and_code_130(arguments, interrupted, words, monkeypatch):
     def interrupt(*arguments, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(interrupted, interrupt)
-    done = CliRunner().invoke(cli.app, arguments)
+    monkeypatch.setattr(f"pyturingvi.{interrupted}", interrupt)
+    done = CliRunner().invoke(cli.app, arguments.split())
     assert (done.exit_code, done.stderr, done.stdout) == (130, words, "")
 
 
