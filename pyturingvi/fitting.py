@@ -186,11 +186,11 @@ def run(
     if draws is not None:
         wanted = (settings.n_iterations, settings.n_samples, bound.noise_dim)
         if draws.shape != wanted:
-            raise InputError(f"noise must have shape (n_iterations, n_samples, d) = {wanted}, got {draws.shape}.")
+            raise InputError(f"noise must have shape (n_iterations, n_samples, noise_dim) = {wanted}, got {draws.shape}.")
         draws = draws.copy()  # a callback may change the user's array while the fit runs
+    target = _target(model, bound, settings)
     initial, start = _initial(model, bound, settings, init)
     _check_start(model, bound, initial)
-    target = _target(model, bound, settings)
     del bound  # its index arrays would lie beside the engine's
     described = {**settings.describe(), "engine": runner.name}
     spec = FitSpec(
