@@ -170,7 +170,7 @@ def test_load_sweep_reads_what_there_is(isotropic, executor, tmp_path):
 # ---- progress ------------------------------------------------------------------------------------------------
 def test_the_time_left_goes_by_the_expected_cost_not_by_the_count(monkeypatch, capsys):
     now = [1000.0]
-    monkeypatch.setattr("time.time", lambda: now[0])
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])  # as its bars took it when they were imported
     bar = SweepProgress([10.0, 30.0, 30.0, 10.0], [30.0, 30.0, 10.0], show=True)  # one was done before
     now[0] += 60.0
     bar.count("completed", 30.0)

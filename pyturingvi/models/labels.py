@@ -15,17 +15,10 @@ from pyturingvi.errors import InputError
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels as a file holds them, and their NumPy type where that is neither whole number nor string.
+    """Labels as a file holds them, and their NumPy type where that is neither whole number nor string."""
 
-    Attributes
-    ----------
-    plain : list of int or str
-    dtype : str
-        "datetime64[ns]", "float64" or the like; empty for whole numbers and strings.
-    """
-
-    plain: list[Any]
-    dtype: str = ""
+    plain: list[Any]  # int or str
+    dtype: str = ""  # "datetime64[ns]", "float64" or the like
 
     @property
     def typed(self) -> list[Any]:

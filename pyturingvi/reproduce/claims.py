@@ -123,24 +123,14 @@ def values_at(elbo: pd.DataFrame, iteration: int) -> pd.DataFrame:
 class Sensitivity:
     """How the median ELBO depends on the stepsize.
 
-    Attributes
-    ----------
-    spread : Quantity
-        Best minus worst median over the stepsizes (infinite where the median fit diverges).
-    loss : Quantity
-        Best median minus that at the largest stepsize: what the noise of too large steps costs, while at the
-        smallest stepsize a fit may just not have arrived.
-    best, worst : float
-        The stepsizes of the best and the worst median.
-    good : float
-        Share of the stepsizes whose median is within `WITHIN` nats of the best.
+    `loss` tells what the noise of too large steps costs; at the smallest stepsize a fit may just not have arrived.
     """
 
-    spread: Quantity
-    loss: Quantity
-    best: float
+    spread: Quantity  # best minus worst median over the stepsizes; infinite where the median fit diverges
+    loss: Quantity  # best median minus that at the largest stepsize
+    best: float  # stepsize of the best median
     worst: float
-    good: float
+    good: float  # share of the stepsizes whose median is within `WITHIN` nats of the best
 
 
 def sensitivity(curve: Mapping[float, Quantity]) -> Sensitivity:
@@ -162,15 +152,11 @@ def _drop(high: Quantity, low: Quantity) -> Quantity:
 
 # ---- the claims ---------------------------------------------------------------------------------------------
 def judge(elbo: pd.DataFrame) -> pd.DataFrame:
-    """Every claim on every problem and iteration on which its families are there.
+    """Every claim on every problem and iteration on which its families are there, in `COLUMNS`.
 
-    Returns
-    -------
-    DataFrame
-        The claim; the `problem` and `iteration` it was measured at; the `quantity` that the claim says is above zero,
-        its `value` in nats and interval `low` to `high`; the least `replications` in it; the `verdict`; a `remark`.
-        A claim about the end of T = 50,000 updates that was measured earlier is never borne out or not: its remark
-        says what the numbers point to.
+    The `quantity`, in nats, is what the claim says is above zero; `replications` are the least in it. A claim about the
+    end of T = 50,000 updates that was measured earlier is never borne out or not: its remark says what the numbers
+    point to.
     """
     import pandas as pd
 

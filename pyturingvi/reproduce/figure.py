@@ -70,26 +70,16 @@ class Job:
 class Figure:
     """A figure or table of the paper.
 
-    Attributes
-    ----------
-    source : str
-        Where in the paper, and what it shows.
-    presets : mapping
-        Preset -> what it computes, and about how long on two cores.
-    compute : callable
-        Takes a `Job` and writes its CSV files; called again after an interruption, it does only what is missing.
-    report : callable
-        Takes a `Job`, reads its CSV files alone, draws the PNG files beside them, and returns the text to print:
-        each value beside the published one where there is one, each claim of the paper with what was found.
-    computed, reported : sequence of str
-        The files that each of them writes, without FIGURE_PRESET_ before the name.
+    `compute` writes the CSV files; called again after an interruption, it does only what is missing. `report` reads
+    these alone, draws the PNG files beside them, and returns the text to print: each value beside the published one
+    where there is one, each claim of the paper with what was found.
     """
 
-    source: str
-    presets: Mapping[str, str]
+    source: str  # where in the paper, and what it shows
+    presets: Mapping[str, str]  # preset -> what it computes, and about how long on two cores
     compute: Callable[[Job], None]
     report: Callable[[Job], str]
-    computed: Sequence[str]
+    computed: Sequence[str]  # the files that each of them writes, without FIGURE_PRESET_ before the name
     reported: Sequence[str]
 
     def check_files(self, job: Job, from_csv: bool) -> None:

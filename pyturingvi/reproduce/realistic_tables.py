@@ -27,15 +27,7 @@ _MOST_ITERATIONS = 100  # of a trace in the CSV
 
 
 def elbo_table(result: SweepResult) -> pd.DataFrame:
-    """One row a fit: its settings, how it ended, the ELBO at T and that at iteration `EARLY`, where it has one.
-
-    Returns
-    -------
-    DataFrame
-        `problem` (named "(simulated)" where its data are), `simulated`, `family`, `stepsize`, `seed`, `engine`,
-        `dtype`, `n_iterations`, `status` (also "missing" and "failed"), `n_updates`, `elbo` and `std_error` (NaN for
-        a diverged fit), `elbo_5000` and `std_error_5000`.
-    """
+    """One row a fit: its settings, its end, the ELBO at T (NaN if it diverged) and, where it has one, at `EARLY`."""
     frame = result.frame().rename(columns={"model": "problem"}).set_index("cell")
     traces = result.traces()
     early = traces[traces.iteration == realistic.EARLY].set_index("cell")
@@ -50,13 +42,9 @@ def elbo_table(result: SweepResult) -> pd.DataFrame:
 
 
 def trace_table(result: SweepResult) -> pd.DataFrame:
-    """Median and 80 % band of the ELBO over replications, at no more than 100 iterations of each curve.
+    """Median and 80 % band of the ELBO over `n` replications, at no more than 100 iterations of each curve.
 
-    Returns
-    -------
-    DataFrame
-        `problem`, `family`, `stepsize`, `engine`, `dtype`, `n_iterations`, `iteration`, `median`, `q10`, `q90`, `n`
-        (replications) and `diverged` (those that had diverged by then, and count as minus infinity).
+    Those that had `diverged` by then count as minus infinity.
     """
     import pandas as pd
 
@@ -109,10 +97,7 @@ def compute(job: Job, table_of: Callable[[SweepResult], pd.DataFrame], fit: bool
 def write(job: Job, result: SweepResult, table: pd.DataFrame) -> None:
     """Write the figure's table; then pass on a Ctrl-C, or tell how many fits failed.
 
-    Raises
-    ------
-    OutputError
-        If no fit is finished, or the file that is there has more finished fits than the table: it is left as it is.
+    An OutputError if no fit is finished, or the file that is there has more finished fits: it is left as it is.
     """
     path, n_failed, interrupted = job.file("elbo"), result.counts["failed"], result.status == "interrupted"
     found, before = n_finished(table), n_finished_in(path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -63,22 +64,17 @@ def _settings_line(elbo: pd.DataFrame, n_fits: int) -> str:
 
 def _table(curves: Curves) -> list[str]:
     """Medians by family and stepsize, and the measures of sensitivity."""
+    import pandas as pd
+
     steps = sorted({step for curve in curves.values() for step in curve})
-    head = "  " + " " * 11 + "".join(f"{step:>11.3g}" for step in steps)
-    lines = [f"{head}      range  loss at the largest  within {WITHIN:g} nats of its best"]
+    rows: dict[str, dict[str, Any]] = {}
     for family, curve in curves.items():
         found = sensitivity(curve)
-        values = "".join(f"{_nats(curve[step].value) if step in curve else '':>11}" for step in steps)
-        lines.append(
-            f"  {family:<11}{values}{_nats(found.spread.value):>11}{_nats(found.loss.value):>21}"
-            f"{round(found.good * len(curve)):>9} of {len(curve)} stepsizes"
-        )
-    return lines
-
-
-def _nats(value: float) -> str:
-    """At most ten characters."""
-    return f"{value:.1f}" if abs(value) < 1e7 else f"{value:.3g}"
+        rows[family] = {f"{step:.3g}": curve[step].value if step in curve else math.nan for step in steps}
+        rows[family] |= {"range": found.spread.value, "loss at the largest": found.loss.value}
+        rows[family][f"within {WITHIN:g} nats of its best"] = f"{round(found.good * len(curve))} of {len(curve)}"
+    shown = pd.DataFrame.from_dict(rows, orient="index")
+    return shown.to_string(na_rep="", float_format=lambda x: f"{x:.1f}" if abs(x) < 1e7 else f"{x:.3g}").splitlines()
 
 
 # ---- picture ------------------------------------------------------------------------------------------------

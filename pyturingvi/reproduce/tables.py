@@ -14,23 +14,10 @@ if TYPE_CHECKING:
 
 
 def read_table(path: Path, command: str, columns: Sequence[str] = (), numbers: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a CSV file.
+    """Read a CSV file with these columns of words and of numbers, which may be infinite or empty.
 
-    Parameters
-    ----------
-    path : Path
-    command : str
-        The command that makes it, for the messages.
-    columns : sequence of str
-        What it must have, of any words.
-    numbers : sequence of str
-        Columns of numbers that it must have; infinite and empty ones are numbers too.
-
-    Raises
-    ------
-    DataError
-        Naming the file and the first thing that is wrong: not there, unreadable, without rows, a column that is
-        missing, or a word among numbers.
+    A DataError names the file, the first thing that is wrong (not there, unreadable, without rows, a column that is
+    missing, a word among numbers), and the `command` that makes the file.
     """
     import pandas as pd
 

@@ -15,10 +15,7 @@ from pyturingvi.sweeps.pools import default_workers, local_pool
 def run_tasks(function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], job: Job, what: str) -> list[Any]:
     """`function(*task)` of every task, in order; with one process in this one, else in processes of one thread each.
 
-    Raises
-    ------
-    EngineError
-        If a process dies; `what` says in it, and beside the progress bar, what the work is on.
+    An EngineError if a process dies; `what` says in it, and beside the progress bar, what the work is on.
     """
     from tqdm.auto import tqdm
 

@@ -49,13 +49,7 @@ def _word(value: Any) -> Any:
 
 
 def read_cell(path: Path) -> dict[str, Any]:
-    """What `cell_text` wrote; numbers of the trace as floats.
-
-    Raises
-    ------
-    OutputError
-        If the file is missing, damaged or (`LaterVersion`) written by a later version.
-    """
+    """What `cell_text` wrote, the trace as floats; OutputError if it is missing, damaged or of a `LaterVersion`."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["kind"] != _KIND or type(found["format"]) is not int:

@@ -39,13 +39,7 @@ class SweepFolder:
 
     @classmethod
     def create(cls, out: str | os.PathLike[str]) -> SweepFolder:
-        """Make the folder, or refuse it; a folder in it is made when the first file comes, `cells` at once.
-
-        Raises
-        ------
-        InputError, OutputError
-            If `out` is no path, a file, or cannot be written.
-        """
+        """Make the folder, or refuse `out`; a folder in it is made when the first file comes, `cells` at once."""
         folder = cls(make_folder(out, "out").resolve())
         make_folder(folder.cells, "out")
         for place in (folder.root, folder.cells, folder.fits, folder.models, folder.timings, folder.work):
@@ -70,13 +64,7 @@ class SweepFolder:
         return self.work / name / "checkpoint.npz"
 
     def is_done(self, name: str, description: Mapping[str, Any], keep: str) -> bool:
-        """Whether the cell has a file with a result in it, and one with its fit where that is to be kept.
-
-        Raises
-        ------
-        OutputError
-            If a later version wrote it.
-        """
+        """Whether the cell has a result, and a file of its fit where that is to be kept; may raise LaterVersion."""
         try:
             found = read_cell(self.cell_file(name))
         except LaterVersion:
@@ -128,13 +116,7 @@ def _are_durations(*values: Any) -> bool:
 
 # ---- models -------------------------------------------------------------------------------------------------
 def store_model(folder: SweepFolder, model: Model, digest: str) -> str | None:
-    """Write a model for the workers to read, once, anew over a damaged file; the file's name, None if none can hold it.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
-    """
+    """Write a model for the workers to read, once, anew over a damaged file; its name, None if no file can hold it."""
     target = folder.models / f"{model.name}-{digest}.npz"
     with suppress(Exception):  # whatever a model raises that is made from damaged data
         stored = read_model(target)

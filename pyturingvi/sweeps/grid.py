@@ -46,44 +46,21 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One fit of a sweep.
+    """One fit of a sweep."""
 
-    Attributes
-    ----------
-    name : str
-        Readable, and unique by a digest of `description`; the name of the cell's files.
-    description : dict
-        All that determines its numbers, JSON-able; data and large arrays appear as digests.
-    settings : Settings
-    model : Model
-    cost : float
-        Expected work, for the order of the cells and the time left.
-    n_bytes : int
-        Memory that the fit takes at its peak.
-    """
-
-    name: str
-    description: dict[str, Any]
+    name: str  # of its files: readable, and unique by a digest of the description
+    description: dict[str, Any]  # all that determines its numbers, JSON-able; data and large arrays as digests
     settings: Settings = field(repr=False, compare=False)
     model: Model = field(repr=False, compare=False)
-    cost: float
-    n_bytes: int
+    cost: float  # expected work, for the order of the cells and the time left
+    n_bytes: int  # memory that the fit takes at its peak
 
 
 def read_grid(grid: Any, resolve_engine: bool = True) -> list[Cell]:
-    """The cells of a grid, each once, in the order given.
+    """The cells of a grid as `tv.sweep` takes it, each once, in the order given.
 
-    Parameters
-    ----------
-    grid : mapping, or list of mappings
-        See `tv.sweep`.
-    resolve_engine : bool
-        Find the engine on this machine. False trusts a named engine to be where the workers are.
-
-    Raises
-    ------
-    InputError, EngineError, DataError
-        For a setting that cannot be used; a note on the exception says in which cell.
+    Without `resolve_engine` a named engine is trusted to be where the workers are. A setting that cannot be used is an
+    InputError, EngineError or DataError; a note on it says in which cell.
     """
     models: dict[Any, _Loaded] = {}
     cells: dict[str, Cell] = {}
@@ -200,12 +177,8 @@ def cell_name(description: Mapping[str, Any]) -> str:
     rule, stepsize = description["optimizer"]["rule"], description["optimizer"].get("stepsize")
     if isinstance(stepsize, dict):
         stepsize = stepsize["initial"]
-    parts = [
-        description["model"],
-        description["family"]["family"],
-        rule if stepsize is None else f"{rule}-{stepsize:g}",
-        f"seed{description['seed']}",
-    ]
+    rule = rule if stepsize is None else f"{rule}-{stepsize:g}"
+    parts = [description["model"], description["family"]["family"], rule, f"seed{description['seed']}"]
     words = "_".join(re.sub(r"[^a-z0-9.-]+", "-", part.lower()).strip("-.")[:40] for part in parts)
     return f"{words}_{digest(dict(description))[:12]}"
 

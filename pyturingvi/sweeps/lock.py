@@ -9,7 +9,6 @@ import uuid
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 
 from filelock import FileLock, Timeout
 
@@ -24,21 +23,12 @@ class SweepLock:
     """A sweep at work in its folder; the system frees the lock when the process dies.
 
     Where a file system has no locks of any kind, the sweep goes on without: files are replaced whole and the same cell
-    gives the same bytes, so a second one spoils nothing.
-
-    Attributes
-    ----------
-    token : str
-        What the workers of this sweep know it by.
-
-    Raises
-    ------
-    OutputError
-        If another sweep is at work in the folder; the message says which.
+    gives the same bytes, so a second one spoils nothing. While another sweep is at work in the folder, an OutputError
+    says which.
     """
 
     def __init__(self, folder: SweepFolder) -> None:
-        self.token = uuid.uuid4().hex
+        self.token = uuid.uuid4().hex  # what the workers of this sweep know it by
         self._folder = folder
         # a folder `work` that is empty before any sweep has begun is the user's, and is left at the end
         self._is_users = folder.work.is_dir() and not any(folder.work.iterdir())
@@ -57,7 +47,7 @@ class SweepLock:
         try:
             publish(_note(self._folder), json.dumps({**holder, "since": datetime.now().isoformat(" ", "seconds")}))
         except OutputError:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
@@ -66,9 +56,7 @@ class SweepLock:
         if is_at_work(self._folder, self.token):
             _note(self._folder).unlink(missing_ok=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop_workers()
         with suppress(OSError):  # while it is held: whoever opens it now finds it locked, and later no file
             self._file.unlink()

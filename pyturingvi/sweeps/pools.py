@@ -51,13 +51,7 @@ def default_workers(n_threads: int = 1) -> int:
 
 
 def check_workers(n_workers: Any, name: str = "n_workers") -> int:
-    """A number of processes that this machine can bear, as an int.
-
-    Raises
-    ------
-    InputError
-        If it is no whole number from 1 to 64, or to four times the logical cores where that is more.
-    """
+    """A whole number from 1 to 64 (to four times the logical cores where that is more) as an int, or an InputError."""
     checked = whole_number(name, n_workers, 1)
     n_cores = os.cpu_count() or 1
     most = max(64, 4 * n_cores)

@@ -12,43 +12,37 @@ _FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed} passed, {remaining} left{
 
 
 class SweepProgress:
-    """Cells done, and the time left as far as those of this call and the expected costs tell it.
+    """Cells done, and the time left as far as the cells of this call tell it.
 
-    Parameters
-    ----------
-    costs, to_do : iterable of float
-        Expected costs of all cells, and of those that are not done.
-    show : bool
+    `costs` and `to_do` are the expected costs of all cells and of those that are not done.
     """
 
     def __init__(self, costs: Iterable[float], to_do: Iterable[float], show: bool) -> None:
+        from tqdm.auto import tqdm
+
         whole, left = list(costs), list(to_do)
         self._n_cells, self._n_done = len(whole), len(whole) - len(left)
         self._counts: Counter[str] = Counter()
         self._on_screen = sys.stderr is not None and sys.stderr.isatty()
         self._refreshed = 0.0
-        self._bar: Any = None
-        if show and left and sys.stderr is not None:  # which a program without a console does not have
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(
-                total=sum(whole),
-                initial=sum(whole) - sum(left),
-                desc="sweep",
-                dynamic_ncols=True,
-                bar_format=_FORMAT,
-                smoothing=0,  # the time left goes by all cells of this call, not by the last ones
-                mininterval=0.2 if self._on_screen else 10.0,
-            )
-            self._tell_counts()
+        self._bar: Any = tqdm(
+            total=sum(whole),
+            initial=sum(whole) - sum(left),
+            desc="sweep",
+            dynamic_ncols=True,
+            bar_format=_FORMAT,
+            smoothing=0,  # the time left goes by all cells of this call, not by the last ones
+            mininterval=0.2 if self._on_screen else 10.0,
+            disable=not (show and left) or sys.stderr is None,  # which a program without a console does not have
+        )
+        self._tell_counts()
 
     def count(self, status: str, cost: float) -> None:
         """A cell of this expected cost is done."""
         self._counts[status] += 1
         self._n_done += 1
-        if self._bar is not None:
-            self._tell_counts()
-            self._bar.update(cost)
+        self._tell_counts()
+        self._bar.update(cost)
 
     def _tell_counts(self) -> None:
         words = [f"{self._n_done}/{self._n_cells} cells"]
@@ -57,20 +51,19 @@ class SweepProgress:
 
     def tick(self) -> None:
         """Let the clock on the screen go on."""
-        if self._bar is not None and self._on_screen and time.monotonic() - self._refreshed > 1.0:
+        if self._on_screen and time.monotonic() - self._refreshed > 1.0:
             self._refreshed = time.monotonic()
             self._bar.refresh()
 
     def tell(self, words: str) -> None:
         """A line above the bar."""
-        if self._bar is not None:
+        if not self._bar.disable:
             self._bar.write(f"pyturingvi: {words}", file=sys.stderr)
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        if self._bar is not None:
-            self._bar.refresh()
-            self._bar.close()
+        self._bar.refresh()
+        self._bar.close()
 
 
 def duration(seconds: float) -> str:

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections import Counter, deque
+from dataclasses import dataclass
 from typing import Any
 
 from pyturingvi.errors import EngineError, OutputError, unknown_name
@@ -126,26 +127,24 @@ def sweep(
     return collect(folder, {cell.name: cell.description for cell in cells}, interrupted)
 
 
+@dataclass
 class SweepRun:
     """The cells of one call: which wait, which are at work, which were lost."""
 
-    def __init__(
-        self,
-        folder: SweepFolder,
-        lock: SweepLock,
-        workers: Workers,
-        bar: SweepProgress,
-        interrupt: DeferredInterrupt,
-        keep: str,
-        n_threads: int,
-    ) -> None:
-        self.folder, self.lock, self.workers, self.bar = folder, lock, workers, bar
-        self.interrupt, self.keep, self.n_threads = interrupt, keep, n_threads
+    folder: SweepFolder
+    lock: SweepLock
+    workers: Workers
+    bar: SweepProgress
+    interrupt: DeferredInterrupt
+    keep: str
+    n_threads: int
+
+    def __post_init__(self) -> None:
         self.files: dict[str, str | None] = {}  # of models, by digest
         self.waiting: deque[Cell] = deque()
         self.running: dict[Any, Cell] = {}
         self.losses: Counter[str] = Counter()
-        self.memory = available_memory() if isinstance(workers, LocalWorkers) else None
+        self.memory = available_memory() if isinstance(self.workers, LocalWorkers) else None
 
     def work_off(self, cells: list[Cell]) -> bool:
         """Run the cells, the costliest first; True if Ctrl-C ended it."""

@@ -53,46 +53,43 @@ class Report:
     not see the folder) or "unwritable" (it cannot write there).
     """
 
-    name: str
     outcome: str
     status: str = ""
     message: str = ""
 
 
-class _GoesOn:
-    """Whether the sweep that sent a task goes on; looks now and then."""
+def _goes_on(folder: SweepFolder, token: str) -> Callable[[], bool]:
+    """A function that tells whether the sweep that sent a task goes on; it looks now and then."""
+    looked, answer = -math.inf, True
 
-    def __init__(self, folder: SweepFolder, token: str) -> None:
-        self._folder, self._token = folder, token
-        self._looked, self._answer = -math.inf, True
+    def goes_on() -> bool:
+        nonlocal looked, answer
+        if answer and time.monotonic() - looked > _LOOK_SECONDS:
+            looked, answer = time.monotonic(), is_at_work(folder, token)
+        return answer
 
-    def __call__(self) -> bool:
-        now = time.monotonic()
-        if self._answer and now - self._looked > _LOOK_SECONDS:
-            self._looked = now
-            self._answer = is_at_work(self._folder, self._token)
-        return self._answer
+    return goes_on
 
 
 def run_cell(task: Task) -> Report:
     """Run one cell and write its files. Errors of the fit are recorded, not raised."""
     folder = SweepFolder(Path(task.out))
     if not _appears(folder.cells):
-        return Report(task.name, "unseen")
-    goes_on = _GoesOn(folder, task.token)
+        return Report("unseen")
+    goes_on = _goes_on(folder, task.token)
     if not goes_on():
-        return Report(task.name, "stopped")
+        return Report("stopped")
     with parent_watcher.cell_at_work(goes_on):
         try:
             return _run(task, folder, goes_on)
         except OutputError as error:
-            return Report(task.name, "unwritable", message=str(error))
+            return Report("unwritable", message=str(error))
 
 
 def _run(task: Task, folder: SweepFolder, goes_on: Callable[[], bool]) -> Report:
     started, clock = datetime.now(UTC), time.perf_counter()
-    timing: dict[str, Any] = {"started": started.isoformat(timespec="seconds"), "host": platform.node()}
-    timing["pid"] = os.getpid()
+    timing: dict[str, Any] = {"started": started.isoformat(timespec="seconds")}
+    timing |= {"host": platform.node(), "pid": os.getpid()}
     make_folder(folder.checkpoint(task.name).parent, "out")
     check_writable(folder.checkpoint(task.name), "out")
     try:
@@ -104,10 +101,10 @@ def _run(task: Task, folder: SweepFolder, goes_on: Callable[[], bool]) -> Report
         write_failure(folder, task.name, task.description, type(error).__name__, str(error) or type(error).__name__)
         if not folder.checkpoint(task.name).exists():
             folder.clear_scratch(task.name)
-        return Report(task.name, "failed", "failed")
+        return Report("failed", "failed")
     # the last estimate of a cell that was stopped may be one of fewer draws, or one that it would not have made
     if interrupt.requested or found.status == "interrupted" or (found.status == "diverged" and not goes_on()):
-        return Report(task.name, "stopped")
+        return Report("stopped")
     rows = found.elbo
     trace = {key: rows[key].tolist() for key in TRACE}
     timing |= {"seconds": found.seconds, "trace_seconds": rows["seconds"].tolist(), "versions": found.versions}
@@ -117,7 +114,7 @@ def _run(task: Task, folder: SweepFolder, goes_on: Callable[[], bool]) -> Report
     text = cell_text(task.description, found.status, found.message, found.n_updates, trace)
     publish(folder.cell_file(task.name), text)  # the last one: now the cell is done
     folder.clear_scratch(task.name)
-    return Report(task.name, "done", found.status)
+    return Report("done", found.status)
 
 
 def write_failure(folder: SweepFolder, name: str, description: dict[str, Any], error: str, message: str) -> None:

@@ -29,24 +29,14 @@ _BEST = {"mean-field": (44.0, 1.0), "structured": (38.0, 1.0), "full-rank": (25.
 
 @dataclass(frozen=True)
 class Run:
-    """One run of proximal SGD.
-
-    Attributes
-    ----------
-    step : int
-        Number of the stepsize among the 50.
-    n_samples, repeat : int
-        Monte Carlo samples M; which of the runs that are averaged.
-    max_updates : int
-        60,000, or fewer where a run that is not there by then cannot matter.
-    """
+    """One run of proximal SGD."""
 
     family: str
     n: int
-    step: int
+    step: int  # number of the stepsize among the 50
     n_samples: int
-    repeat: int
-    max_updates: int = MAX_UPDATES
+    repeat: int  # which of the runs that are averaged
+    max_updates: int = MAX_UPDATES  # or fewer where a run that is not there by then cannot matter
 
     @property
     def key(self) -> Key:

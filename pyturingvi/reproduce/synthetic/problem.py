@@ -66,24 +66,18 @@ def curve_ends(family: str, n: int) -> tuple[int, int]:
     return int(steps.min()), int(steps.max())
 
 
+@functools.cache
 def published_t(family: str, n: int, step: int) -> float:
     """T of figure 1; 59,999 where the accuracy is not reached."""
-    return _curve_values()[family, n, step]
+    curves = published_curves()
+    return float(curves.iterations[(curves.family == family) & (curves.n == n) & (curves.step == step)].item())
 
 
+@functools.cache
 def best_t(family: str, n: int) -> float:
     """T of figure 2."""
-    return _scaling_values()[family, n]
-
-
-@functools.cache
-def _curve_values() -> dict[tuple[str, int, int], float]:
-    return published_curves().set_index(["family", "n", "step"]).iterations.to_dict()  # type: ignore[return-value]
-
-
-@functools.cache
-def _scaling_values() -> dict[tuple[str, int], float]:
-    return published_scaling().set_index(["family", "n"]).iterations.to_dict()  # type: ignore[return-value]
+    scaling = published_scaling()
+    return float(scaling.iterations[(scaling.family == family) & (scaling.n == n)].item())
 
 
 # ---- one run ------------------------------------------------------------------------------------------------
@@ -97,25 +91,10 @@ def settings_of(
     stop_within: float | None = 1.0,
     engine: str = "numpy",
 ) -> dict[str, Any]:
-    """Proximal SGD from m = 0, C = I, until the parameters are within a squared distance of the optimum.
+    """Settings of `tv.fit` or of a cell of `tv.sweep`: proximal SGD from m = 0, C = I on n local variables.
 
-    Parameters
-    ----------
-    family : {"mean-field", "structured", "full-rank"}
-    n : int
-        Number of local variables; d = 5 + 3n.
-    stepsize : float
-    n_samples : int
-        Monte Carlo samples M.
-    stop_within : float, optional
-        Squared distance to the optimum m* = 5, C* = sqrt(0.1) I; with None all updates are made.
-    engine : {"numpy", "julia"}
-        The engines draw different noise from the same seed.
-
-    Returns
-    -------
-    dict
-        Arguments of `tv.fit`, which are settings of a cell of `tv.sweep` too.
+    It stops within a squared distance of the optimum m* = 5, C* = sqrt(0.1) I; with None all updates are made. The
+    engines draw different noise from the same seed.
     """
     return {
         "model": IsotropicGaussian(n),

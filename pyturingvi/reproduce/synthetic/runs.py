@@ -51,13 +51,7 @@ def row_of(run: Run, cell: Any) -> dict[str, Any]:
 
 
 def compute(job: Job) -> None:
-    """Make the runs that are missing, and write the file.
-
-    Raises
-    ------
-    EngineError, OutputError
-        If the engine is not there, another call is at work in the folder, or runs fail; what is made is kept.
-    """
+    """Make the runs that are missing, and write the file; what is made is kept when others fail."""
     import pandas as pd
 
     engine = select_engine(IsotropicGaussian(1), Settings(engine=job.engine)).name
