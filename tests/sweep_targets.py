@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pyturingvi as tv
@@ -24,6 +25,13 @@ SMALL = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 1
 
 def run(grid, executor, out, **options):
     return tv.sweep(grid, executor, out=out, progress=False, **options)
+
+
+def done(result=None, error=None):
+    """A future that is done."""
+    future = Future()
+    future.set_exception(error) if error else future.set_result(result)
+    return future
 
 
 def normal(points):

