@@ -94,10 +94,7 @@ def test_a_script_says_in_one_line_which_table_is_missing_or_empty(name, change,
     before = contents(script.results)
     code, _, err = script(name, "--from-csv")
     assert code == 2
-    assert err.startswith("Error: ")
-    assert err.count("\n") == 1
-    assert f"{stem}" in err
-    assert ("not found" in err) or ("cannot be read as a CSV file" in err)
+    assert re.fullmatch(rf"Error: .*{stem}.*(not found|cannot be read as a CSV file).*\n", err)
     assert contents(script.results) == before
 
 
@@ -133,10 +130,7 @@ def test_a_comparison_drawn_again_leaves_its_csv_alone(script):
     after = contents(script.results)
     assert after.pop("compare_gaussian.png").startswith(b"\x89PNG")
     assert after == before
-
-
-def test_a_comparison_without_its_remarks_is_refused(script):
-    (script.results / "compare_gaussian.md").unlink()
+    (script.results / "compare_gaussian.md").unlink()  # its remarks, which it cannot do without
     before = contents(script.results)
     code, _, err = script("compare_engines.py", "gaussian", "--from-csv")
     assert (code, err.count("\n")) == (2, 1)

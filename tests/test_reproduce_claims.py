@@ -5,15 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pyturingvi.reproduce.claims import (
-    BORNE_OUT,
-    NOT_BORNE_OUT,
-    UNSHOWN,
-    judge,
-    median_of,
-    medians,
-    sensitivity,
-)
+from pyturingvi.reproduce.claims import BORNE_OUT, NOT_BORNE_OUT, UNSHOWN, judge, median_of, medians, sensitivity
 
 STEPS = (1e-4, 10**-3.5, 1e-3)
 NOISE = (-1.0, 0.2, -0.2, 1.0)  # of four replications; median 0
