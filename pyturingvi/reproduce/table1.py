@@ -26,17 +26,12 @@ def compute(job: Job) -> None:
     for problem in printed.index:
         for column in COLUMNS:
             value, print_ = int(ours.loc[problem, column]), printed.loc[problem, column]
-            rows.append(
-                {
-                    "problem": problem,
-                    "quantity": column,
-                    "ours": value,
-                    "printed": pd.NA if pd.isna(print_) else int(print_),
-                    "difference": pd.NA if pd.isna(print_) else value - int(print_),
-                    "explanation": "left out by the paper" if pd.isna(print_) else MISPRINTS.get((problem, column), ""),
-                }
-            )
-    write_table(job.file("counts"), pd.DataFrame(rows))
+            left_out = bool(pd.isna(print_))
+            shown = (pd.NA, pd.NA) if left_out else (int(print_), value - int(print_))
+            why = "left out by the paper" if left_out else MISPRINTS.get((problem, column), "")
+            rows.append([problem, column, value, *shown, why])
+    columns = ["problem", "quantity", "ours", "printed", "difference", "explanation"]
+    write_table(job.file("counts"), pd.DataFrame(rows, columns=columns))
 
 
 def report(job: Job) -> str:

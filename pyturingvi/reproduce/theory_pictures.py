@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -69,31 +70,20 @@ def draw_complexity(frame: pd.DataFrame, path: Path) -> None:
         is_published = here.published_best_updates.notna()
         small, large = here[~is_published], here[is_published]
         left.plot(here.n, here.promised_updates, color=colour, ls="--", **BOUND_STYLE[name])
-        left.plot(
-            small.n, small.updates_at_stepsize, "o", color=colour, mfc="none", ms=8 if name == "mean-field" else 5
-        )
+        size = 8 if name == "mean-field" else 5
+        left.plot(small.n, small.updates_at_stepsize, "o", color=colour, mfc="none", ms=size)
         left.plot(small.n, small.best_updates, "^-", color=colour, mfc="none", ms=5, lw=1)
         left.plot(large.n, large.published_best_updates, "s-", color=colour, ms=3, lw=1)
-        right.errorbar(
-            small.n,
-            small.distance_after_promised,
-            2 * small.distance_se,
-            fmt="o-",
-            color=colour,
-            mfc="none",
-            ms=5,
-            lw=1,
-            label=name,
-        )
+        style: dict[str, Any] = {"fmt": "o-", "color": colour, "mfc": "none", "ms": 5, "lw": 1, "label": name}
+        right.errorbar(small.n, small.distance_after_promised, 2 * small.distance_se, **style)
     left.set(xscale="log", yscale="log", xlabel="n", ylabel="updates to squared distance 1")
     handles = [plt.Line2D([], [], color=colour, label=name) for name, colour in COLOURS.items()]
-    for style, label in (
-        ({"ls": "--"}, "promised by the theorem"),
-        ({"marker": "o", "mfc": "none", "ls": ""}, "needed at the theorem's stepsize"),
-        ({"marker": "^", "mfc": "none"}, "needed at the best stepsize"),
-        ({"marker": "s", "ms": 3}, "the same, published (figure 2)"),
-    ):
-        handles.append(plt.Line2D([], [], color="0.3", label=label, **style))
+    handles += [
+        plt.Line2D([], [], color="0.3", ls="--", label="promised by the theorem"),
+        plt.Line2D([], [], color="0.3", ls="", marker="o", mfc="none", label="needed at the theorem's stepsize"),
+        plt.Line2D([], [], color="0.3", marker="^", mfc="none", label="needed at the best stepsize"),
+        plt.Line2D([], [], color="0.3", marker="s", ms=3, label="the same, published (figure 2)"),
+    ]
     left.legend(handles=handles, fontsize=7, loc="upper left")
     left.set_title(f"synthetic problem, M = {frame.n_samples[0]}", fontsize=10)
     right.axhline(frame.epsilon[0], color="0.3", ls="--", lw=1.2, label="promised")

@@ -95,9 +95,8 @@ def growth(n: np.ndarray, t: np.ndarray) -> Growth:
 
     fitted = stats.linregress(np.log(n), np.log(np.asarray(t) + 1))
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(n) - 2) * fitted.stderr if len(n) > 2 else math.inf
-    return Growth(
-        float(fitted.slope), float(fitted.slope - half), float(fitted.slope + half), math.exp(fitted.intercept)
-    )
+    ends = float(fitted.slope - half), float(fitted.slope + half)
+    return Growth(float(fitted.slope), *ends, math.exp(fitted.intercept))
 
 
 def exponents(figure2: pd.DataFrame) -> pd.DataFrame:
@@ -150,8 +149,7 @@ def _agreement(found: pd.DataFrame, figure2: pd.DataFrame) -> list[str]:
     fewer = int((together.runs < REPEATS).sum())
     over = f"{REPEATS} runs" + (f" ({fewer} points over fewer)" if fewer else "")
     lines = [f"Published points with M = {PUBLISHED_SAMPLES}, mean over {over}:"]
-    for title, part in parts.items():
-        lines.append(f"  {title}: {_shares(part)}")
+    lines += [f"  {title}: {_shares(part)}" for title, part in parts.items()]
     total = sum(len(finite_points(family, n)) for family in FAMILIES for n in CURVE_SIZES)
     total += len(FAMILIES) * len(SCALING_SIZES)
     lines.append(f"  together: {_shares(together)}; {total - len(together)} of {total} points not run")
@@ -203,7 +201,7 @@ def _neighbors(found: pd.DataFrame) -> list[str]:
 
 def _stated(found: pd.DataFrame) -> list[str]:
     """What M = 8 gives, which the paper's text states."""
-    stated = found[(found.n_samples == STATED_SAMPLES) & found.ratio.notna() | _never(found, STATED_SAMPLES)]
+    stated = found[(found.n_samples == STATED_SAMPLES) & (found.ratio.notna() | (found.reached == 0))]
     if not len(stated):
         return []
     close = int(((stated.ratio - 1).abs() <= CLOSE).sum())
@@ -216,10 +214,6 @@ def _stated(found: pd.DataFrame) -> list[str]:
         steps = ", ".join(f"{value:.4g}" for value in sorted(group.stepsize))
         lines.append(f"    {family}, n = {n}, in {group.max_updates.max():,} updates: stepsizes {steps}")
     return lines
-
-
-def _never(found: pd.DataFrame, n_samples: int) -> Any:
-    return (found.n_samples == n_samples) & (found.reached == 0)
 
 
 def _growth_lines(fitted: pd.DataFrame) -> list[str]:

@@ -88,10 +88,9 @@ def _scaling_runs(family: str, n: int, found: Found, repeats: int = REPEATS) -> 
     cap, steps = min(MAX_UPDATES, round(1.3 * best_t(family, n)) + 50), contenders(family, n)
     first = repeats if family != "full-rank" else 1
     runs = [run for step in steps for run in _repeat(first, family, n, step, PUBLISHED_SAMPLES, cap)]
-    tries = {step: found.get((family, n, step, PUBLISHED_SAMPLES, 0)) for step in steps}
-    known = [t for t in tries.values() if t is not None]
-    if first < repeats and len(known) == len(steps) and not all(map(math.isnan, known)):
-        best = min(steps, key=lambda step: math.inf if math.isnan(tries[step] or 0.0) else tries[step] or 0.0)
+    known = {step: found[key] for step in steps if (key := (family, n, step, PUBLISHED_SAMPLES, 0)) in found}
+    if first < repeats and len(known) == len(steps) and not all(map(math.isnan, known.values())):
+        best = min(steps, key=lambda step: math.inf if math.isnan(known[step]) else known[step])
         runs += _repeat(repeats, family, n, best, PUBLISHED_SAMPLES, cap)[1:]
     return runs
 
