@@ -22,12 +22,7 @@ def test_a_mapping_is_a_product_and_a_list_of_them_a_union(isotropic):
         (c.description["family"]["family"], c.description["optimizer"]["stepsize"], c.description["seed"])
         for c in cells[:4]
     ]
-    assert varied == [
-        ("mean-field", 1e-3, 0),
-        ("mean-field", 1e-3, 1),
-        ("mean-field", 1e-3, 2),
-        ("mean-field", 1e-2, 0),
-    ]
+    assert varied == [*(("mean-field", 1e-3, seed) for seed in range(3)), ("mean-field", 1e-2, 0)]
     union = read_grid([{**product, "seed": 0}, {**product, "seed": [0, 5]}])
     assert [cell.name for cell in union][:4] == [cell.name for cell in read_grid({**product, "seed": 0})]
     assert len(union) == 8
@@ -160,24 +155,14 @@ def test_a_seed_may_be_as_large_as_that_of_a_fit(isotropic, executor, tmp_path):
     assert found.frame()["seed"].tolist() == [2**70]
 
 
-class MyAdam(tv.Adam):
-    """Not registered."""
-
-
-class MyFamily(tv.Structured):
-    """Not registered."""
-
-
-class MyModel(tv.models.IsotropicGaussian):
-    """Not registered."""
-
-
 @pytest.mark.parametrize(
-    "own", [{"optimizer": MyAdam(1e-3)}, {"family": MyFamily()}, {"model": MyModel(3)}], ids=lambda own: next(iter(own))
+    ("setting", "parent", "argument"),
+    [("optimizer", tv.Adam, [1e-3]), ("family", tv.Structured, []), ("model", tv.models.IsotropicGaussian, [3])],
 )
-def test_a_class_that_is_not_registered_is_refused_by_name(isotropic, tmp_path, own):
-    with pytest.raises(InputError, match=r"test_sweep_grid\.My\w+ is a \w+ of your own.*@tv\.register"):
-        run({"model": isotropic, **SMALL, **own}, None, tmp_path / "out")
+def test_a_class_that_is_not_registered_is_refused_by_name(isotropic, tmp_path, setting, parent, argument):
+    own = type("MyOwn", (parent,), {"__module__": __name__})(*argument)
+    with pytest.raises(InputError, match=r"test_sweep_grid\.MyOwn is a \w+ of your own.*@tv\.register"):
+        run({"model": isotropic, **SMALL, setting: own}, None, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
