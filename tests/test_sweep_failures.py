@@ -144,8 +144,7 @@ def test_without_locks_on_the_file_system_the_cells_are_run_all_the_same(isotrop
 def test_a_cell_that_is_stopped_is_not_taken_for_a_diverged_one(executor, tmp_path, monkeypatch):
     """The estimate at its end, here minus infinity, is one that an undisturbed run does not make."""
     monkeypatch.setattr("pyturingvi.sweeps.worker._LOOK_SECONDS", 0.0)
-    locks = []
-    seen = []
+    locks, seen = [], []
 
     def low(points):
         seen.append(len(points))

@@ -79,12 +79,8 @@ def _codes(values: np.ndarray, students: list[Any], items: list[str]) -> np.ndar
     values = values.reshape(len(students), len(items))
     if values.dtype.kind not in "biuf":
         values = _numbers(values, students, items)
-    if values.dtype.kind == "f":
-        missing = np.isnan(values)
-        bad = ~(missing | (values == 0) | (values == 1))
-    else:
-        missing = np.zeros(values.shape, dtype=bool)
-        bad = (values != 0) & (values != 1)
+    missing = np.isnan(values)
+    bad = ~(missing | (values == 0) | (values == 1))
     if bad.any():
         j, k = np.argwhere(bad)[0]
         raise InputError(
@@ -92,9 +88,7 @@ def _codes(values: np.ndarray, students: list[Any], items: list[str]) -> np.ndar
             f"({int(bad.sum())} such {'cells' if len(items) > 1 else 'cells in this item'}). "
             "Code wrong as 0, right as 1 and missing as NaN."
         )
-    codes = np.where(missing, 0, values).astype(np.int8)
-    codes[missing] = MISSING
-    return codes
+    return np.where(missing, MISSING, values).astype(np.int8)
 
 
 def _numbers(values: np.ndarray, students: list[Any], items: list[str]) -> np.ndarray:

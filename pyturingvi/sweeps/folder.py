@@ -105,13 +105,10 @@ def read_timing(path: Path) -> dict[str, Any]:
     """A cell's timing, or an empty dictionary where it is missing or damaged: nothing depends on it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return found if _are_durations(found.get("seconds", 0.0), *found.get("trace_seconds", [])) else {}
+        values = [found.get("seconds", 0.0), *found.get("trace_seconds", [])]
+        return found if all(type(value) in (int, float) and 0 <= float(value) < math.inf for value in values) else {}
     except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
-
-
-def _are_durations(*values: Any) -> bool:
-    return all(type(value) in (int, float) and 0 <= float(value) < math.inf for value in values)
 
 
 # ---- models -------------------------------------------------------------------------------------------------
