@@ -15,9 +15,9 @@ def fake_julia(folder: Path, version: str = "1.10.8", name: str = "julia") -> Pa
     path = folder / name
     path.write_text(
         f"""#!/bin/sh
-echo "$JULIA_DEPOT_PATH" >> '{path}-calls'
+echo "$JULIA_DEPOT_PATH" >> "$0-calls"
 case "$*" in
-    *locate_package*) test -f '{folder}/missing' && printf '%s\\0' $(cat '{folder}/missing'); exit 0;;
+    *locate_package*) missing="${{0%/*}}/missing"; test -f "$missing" && printf '%s\\0' $(cat "$missing"); exit 0;;
     *) printf '%s\\0%s\\0%s' '{version}' /lib/libjulia.so /bin;;
 esac
 """

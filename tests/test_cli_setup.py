@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_julia import fake_environment, fake_julia, fake_project
-from julia_children import PACKAGE, break_package, copy_project, run
+from julia_children import PACKAGE, copy_project, run
 
 from pyturingvi.bridge.environment import DEPOTS, VARIABLES, JuliaEnvironment, find_environment, remember
 from pyturingvi.bridge.packages import installed_by_setup
@@ -66,6 +66,18 @@ def refused(done: tuple[int, str, str]) -> str:
     return line
 
 
+def found() -> JuliaEnvironment:
+    environment = find_environment()
+    assert environment is not None
+    return environment
+
+
+def failure_told() -> tuple[str, str]:
+    failure = last_failure()
+    assert failure is not None
+    return failure
+
+
 # ---- with a made-up juliapkg ---------------------------------------------------------------------------------
 Installed = Callable[..., list[str]]
 
@@ -108,25 +120,24 @@ def test_what_juliapkg_installs_is_what_is_found_afterwards(
     assert call == "{'force': False}"
     assert "minutes" in plan  # it comes before all else
     assert "GB" in plan
-    found = find_environment()
-    assert found is not None
-    assert (found.executable, found.project) == (str(tmp_path / "bin" / "julia"), str(tmp_path / "project"))
-    assert (found.origin, found.depots) == ("juliapkg", "")
+    place = (str(tmp_path / "bin" / "julia"), str(tmp_path / "project"))
+    assert find_environment() == JuliaEnvironment(*place, "juliapkg", found().remembered, depots="")
     assert str(config) in words
     assert "Turing is installed but does not load: no reason" in words
 
 
 def test_a_project_that_was_changed_behind_juliapkgs_back_is_installed_again(fake_juliapkg: Installed) -> None:
     assert fake_juliapkg(complete_after=2)[:2] == ["{'force': False}", "{'force': True}"]
-    assert find_environment() is not None
+    assert found().origin == "juliapkg"
 
 
-def test_what_juliapkg_leaves_unusable_is_not_remembered(fake_juliapkg: Installed) -> None:
-    for version, complete_after, words in (("1.10.2", 1, "1.10.2"), ("1.10.8", 9, "Zygote 0.7")):
-        with pytest.raises(EngineError, match=words) as caught:
-            fake_juliapkg(version, complete_after)
-        assert "--julia EXE --project DIR" in str(caught.value)
-        assert find_environment() is None
+@pytest.mark.parametrize(("version", "after", "words"), [("1.10.2", 1, "1.10.2"), ("1.10.8", 9, "Zygote 0.7")])
+def test_what_juliapkg_leaves_unusable_is_not_remembered(
+    fake_juliapkg: Installed, version: str, after: int, words: str
+) -> None:
+    with pytest.raises(EngineError, match=f"{words}.* --julia EXE --project DIR"):
+        fake_juliapkg(version, after)
+    assert find_environment() is None
 
 
 @pytest.mark.parametrize(
@@ -146,13 +157,9 @@ def test_an_installation_that_fails_ends_in_one_line_that_doctor_knows_too(
     with pytest.raises(EngineError, match="the installation failed: ") as caught:
         fake_juliapkg(statement=statement)
     said = str(caught.value)
-    assert words in said
+    assert all(part in said for part in (words, "pyturingvi setup --julia EXE --project DIR", "PYTHON_JULIAPKG_EXE"))
     assert "\n" not in said
-    assert "pyturingvi setup --julia EXE --project DIR" in said
-    assert "PYTHON_JULIAPKG_EXE" in said
-    failure = last_failure()
-    assert failure is not None
-    assert failure[0] in said
+    assert failure_told()[0] in said
     assert find_environment() is None
 
 
@@ -223,10 +230,9 @@ def test_what_mends_a_refused_environment_ends_with_the_setup_itself(tmp_path: P
             fake_project(tmp_path / "project")
             (tmp_path / "bin" / "missing").write_text(missing)
         line = refused(setup(*named[2:]))
-        failure = last_failure()
-        assert failure is not None
-        assert line == f"Error: setup: {failure[0]}. Mend it with: {failure[1]}"
-        words = shlex.split(failure[1])
+        what, command = failure_told()
+        assert line == f"Error: setup: {what}. Mend it with: {command}"
+        words = shlex.split(command)
         assert words[-len(named) - 1 :] == ["&&", *named]
         commands.append(words[3])
     assert commands == ['using Pkg; Pkg.add([(name="Zygote", version="0.7")])', "using Pkg; Pkg.instantiate()"]
@@ -248,20 +254,17 @@ def test_a_julia_that_does_not_start_is_not_remembered_and_what_was_stays(tmp_pa
     other = fake_environment(tmp_path / "other")
     assert "did not start" in refused(setup("--julia", other.executable, "--project", other.project))
     assert find_environment() == before
-    failure = last_failure()
-    assert failure is not None
-    assert "did not start" in failure[0]
+    assert "did not start" in failure_told()[0]
 
 
 def test_settings_that_cannot_be_written_are_refused_before_the_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_text("")
-    environment = fake_environment(tmp_path)
     (tmp_path / "taken" / "julia.json").mkdir(parents=True)
-    for name in ("call_in_child", "examine_environment", "try_start"):
+    environment = fake_environment(tmp_path)
+    for name in ("call_in_child", "examine_environment"):
         monkeypatch.setattr(install, name, lambda *args, **options: pytest.fail("work was begun"))
-    for folder in (tmp_path / "file" / "below", tmp_path / "taken"):
+    for folder in (Path(environment.executable) / "below", tmp_path / "taken"):
         monkeypatch.setenv("PYTURINGVI_CONFIG", str(folder))
         for named in ((None, None), (environment.executable, environment.project)):
             with pytest.raises(OutputError, match=r"^setup: "):
@@ -328,44 +331,26 @@ def test_a_trial_that_crashes_says_with_which_code(tmp_path: Path, monkeypatch: 
 
 
 # ---- with a real Julia ---------------------------------------------------------------------------------------
-def without_variables(config: Path) -> dict[str, str | None]:
-    return {**dict.fromkeys(VARIABLES), "PYTURINGVI_CONFIG": str(config.parent)}
-
-
 @pytest.mark.julia
-def test_ones_own_julia_is_tried_out_and_used_from_then_on_with_its_depots(
-    real: JuliaEnvironment, config: Path, setup: Setup
+@pytest.mark.parametrize("way", ["own", "juliapkg"])
+def test_ones_own_julia_or_that_of_juliapkg_is_tried_out_and_used_from_then_on_with_its_depots(
+    real: JuliaEnvironment, config: Path, tmp_path: Path, setup: Setup, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    alone = without_variables(config)
-    done = setup("--julia", real.executable, "--project", real.project, **alone, **real.variables())
+    alone: dict[str, str | None] = {**dict.fromkeys(VARIABLES), "PYTURINGVI_CONFIG": str(config.parent)}
+    if way == "own":
+        project, named, installs = real.project, ("--julia", real.executable, "--project", real.project), {}
+    else:  # offline, juliapkg takes a project that is there
+        pytest.importorskip("juliapkg")
+        project, named = copy_project(real, tmp_path / "project").project, ()
+        names = ("PYTHON_JULIAPKG_OFFLINE", "PYTHON_JULIAPKG_EXE", "PYTHON_JULIAPKG_PROJECT")
+        installs = dict(zip(names, ("yes", real.executable, project), strict=True))
+    done = setup(*named, **installs, **alone, **real.variables())
     assert done[0] == 0, done
     assert f"Remembered in {config}" in done[1]
-    used = "fit = tv.fit(model(), n_iterations=2, elbo_samples=8, progress=False); print(fit.spec.engine)"
-    assert run(used, None, **alone, **{DEPOTS: None}) == ["julia"]
-
-
-@pytest.mark.julia
-def test_the_real_juliapkg_offline_finds_a_project_that_is_there(
-    real: JuliaEnvironment, config: Path, tmp_path: Path, setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("juliapkg")
-    project = copy_project(real, tmp_path / "project").project
-    juliapkg = {"PYTHON_JULIAPKG_EXE": real.executable, "PYTHON_JULIAPKG_PROJECT": project}
-    alone = without_variables(config)
-    done = setup("--quiet", PYTHON_JULIAPKG_OFFLINE="yes", **juliapkg, **alone, **real.variables())
-    assert done[0] == 0, done
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTURINGVI_CONFIG", str(config.parent))
-    found = find_environment()
-    assert found is not None
-    assert (found.origin, found.project) == ("juliapkg", project)
-
-
-@pytest.mark.julia
-def test_a_real_julia_with_a_broken_package_is_refused(
-    real: JuliaEnvironment, config: Path, tmp_path: Path, setup: Setup
-) -> None:
-    broken = copy_project(real, tmp_path / "project")
-    break_package(broken.project, "PythonCall")
-    alone = {**without_variables(config), **real.variables()}
-    line = refused(setup("--julia", broken.executable, "--project", broken.project, **alone))
-    assert "files are not there: PythonCall (" in line
+    assert (found().origin, found().project) == ("registered" if way == "own" else "juliapkg", project)
+    if way == "own":
+        used = "fit = tv.fit(model(), n_iterations=2, elbo_samples=8, progress=False); print(fit.spec.engine)"
+        assert run(used, None, **alone, **{DEPOTS: None}) == ["julia"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -30,46 +31,33 @@ def compile_into(compiled: Path, source: Path, name: str = "slug_project.ji") ->
     (compiled / name).write_bytes(b"\xfbjli\x00\x01" + os.fsencode(source / "src" / "PyTuringVI.jl") + b"\xd1e\x0f")
 
 
-def test_julias_own_depot_does_for_the_first_copy(compiled: Path, tmp_path: Path) -> None:
+def test_julias_own_depot_does_for_the_first_copy_under_any_path(compiled: Path, tmp_path: Path) -> None:
     source = copy_of_the_package(tmp_path / "first")
     assert spare_depot(str(compiled), source) is None
     assert spare_depot(str(compiled / "not" / "there yet"), source) is None
     compile_into(compiled, source)
     assert spare_depot(str(compiled), source) is None
-
-
-def test_another_copy_gets_a_depot_of_its_own_and_keeps_it(compiled: Path, tmp_path: Path) -> None:
-    first, second, third = (copy_of_the_package(tmp_path / name) for name in ("first", "second", "third"))
-    compile_into(compiled, first)
-    found = spare_depot(str(compiled), second)
-    assert found is not None
-    assert Path(found).is_dir()
-    assert tmp_path / "cache" in Path(found).parents
-    assert spare_depot(str(compiled), second) == found
-    assert spare_depot(str(compiled), third) not in (found, None)
-    compile_into(compiled, second, "slug_another_project.ji")
-    assert spare_depot(str(compiled), second) is None
-
-
-def test_the_depot_of_a_copy_that_is_gone_is_removed(compiled: Path, tmp_path: Path) -> None:
-    first, second, third = (copy_of_the_package(tmp_path / name) for name in ("first", "second", "third"))
-    compile_into(compiled, first)
-    left = spare_depot(str(compiled), second)
-    (second / "src").rmdir()
-    second.rmdir()
-    kept = spare_depot(str(compiled), third)
-    assert left is not None
-    assert kept is not None
-    assert not Path(left).exists()
-    assert Path(kept).exists()
-
-
-def test_a_link_to_the_package_is_the_same_copy(compiled: Path, tmp_path: Path) -> None:
-    source = copy_of_the_package(tmp_path / "first")
     link = tmp_path / "link"
     link.symlink_to(source)
-    compile_into(compiled, source)
     assert spare_depot(str(compiled), link) is None
+
+
+def test_another_copy_gets_a_depot_of_its_own_and_keeps_it_as_long_as_it_is_there(
+    compiled: Path, tmp_path: Path
+) -> None:
+    first, second, third = (copy_of_the_package(tmp_path / name) for name in ("first", "second", "third"))
+    compile_into(compiled, first)
+    found, other = (spare_depot(str(compiled), source) for source in (second, third))
+    assert found is not None
+    assert other is not None
+    assert found != other
+    assert tmp_path / "cache" in Path(found).parents
+    assert spare_depot(str(compiled), second) == found
+    compile_into(compiled, second, "slug_another_project.ji")
+    assert spare_depot(str(compiled), second) is None
+    shutil.rmtree(second)
+    assert spare_depot(str(compiled), third) == other
+    assert [Path(folder).exists() for folder in (found, other)] == [False, True]
 
 
 def test_only_empty_files_of_the_compilation_at_hand_are_removed(compiled: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
+from dataclasses import replace
 from importlib.metadata import version as version_of
 from pathlib import Path
 
@@ -18,20 +18,20 @@ import pytest
 from fake_julia import fake_environment, fake_julia, fake_project
 
 import pyturingvi as tv
-from pyturingvi.bridge.environment import DEPOTS, VARIABLES, JuliaEnvironment, find_environment, remember
+from pyturingvi.bridge.environment import DEPOTS, EXE, PROJECT, VARIABLES, JuliaEnvironment, find_environment, remember
 from pyturingvi.bridge.log import keep, one_line
 from pyturingvi.bridge.packages import (
+    bundled,
     installed_by_setup,
-    manifest_versions,
+    read_manifest,
     required_packages,
     satisfies,
     source_directory,
 )
 from pyturingvi.bridge.problems import Problem, examine_environment, examine_files
 from pyturingvi.bridge.remembered import forget_settings, last_failure, remember_failure, settings_path
-from pyturingvi.errors import EngineError, JuliaError, OutputError
+from pyturingvi.errors import EngineError, JuliaError
 
-EXE, PROJECT = VARIABLES
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for Julia")
 
 
@@ -69,44 +69,22 @@ def test_satisfies_is_julias_rule(compat: str, inside: tuple[str, ...], outside:
 
 
 # ---- found --------------------------------------------------------------------------------------------------
-def test_juliacalls_variables_come_before_what_setup_remembered(
+def test_juliacalls_options_come_before_its_variables_and_these_before_what_setup_remembered(
     config: Path, usable: JuliaEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find_environment() is None
-    remember(usable)
+    assert remember(usable) == config
     assert (found().executable, found().project, found().origin) == (usable.executable, usable.project, "registered")
+    for have, lack in ((EXE, PROJECT), (PROJECT, EXE)):
+        with monkeypatch.context() as patch:
+            patch.setenv(have, "/some/place")
+            with pytest.raises(EngineError, match=f"^{have} is set but {lack} is not; set both or neither"):
+                find_environment()
     monkeypatch.setenv(EXE, "/other/julia")
     monkeypatch.setenv(PROJECT, "/other/project")
     assert find_environment() == JuliaEnvironment("/other/julia", "/other/project", "variables")
-
-
-@pytest.mark.parametrize(("have", "lack"), [(EXE, PROJECT), (PROJECT, EXE)])
-def test_one_of_the_two_variables_is_an_error_that_names_the_other(
-    config: Path, usable: JuliaEnvironment, monkeypatch: pytest.MonkeyPatch, have: str, lack: str
-) -> None:
-    remember(usable)
-    monkeypatch.setenv(have, "/some/place")
-    with pytest.raises(EngineError, match=f"^{have} is set but {lack} is not; set both or neither"):
-        find_environment()
-
-
-def test_juliacalls_options_of_the_interpreter_come_before_its_variables() -> None:
-    code = "from pyturingvi.bridge.environment import find_environment as f; e = f(); print(e.executable, e.project)"
-    command = [sys.executable, "-X", "juliacall-exe=/a", "-X", "juliacall-project=/b", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, EXE: "/c"})
-    assert done.stdout == "/a /b\n"
-
-
-def test_an_environment_of_juliapkg_is_found_without_juliapkg(config: Path, tmp_path: Path) -> None:
-    remember(fake_environment(tmp_path, origin="juliapkg"))
-    code = (
-        "import sys; sys.modules['juliapkg'] = None\n"
-        "from pyturingvi.bridge.environment import find_environment\n"
-        "from pyturingvi.bridge.problems import examine_environment\n"
-        "print(find_environment().origin, examine_environment(find_environment()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "juliapkg []\n"
+    monkeypatch.setattr(sys, "_xoptions", {"juliacall-exe": "/a"})  # python -X
+    assert find_environment() == JuliaEnvironment("/a", "/other/project", "variables")
 
 
 # ---- remembered ---------------------------------------------------------------------------------------------
@@ -124,12 +102,14 @@ def test_the_settings_lie_where_the_variable_says_or_in_the_users_own_folder(
 
 def test_what_is_remembered_can_be_replaced_and_forgotten(config: Path, usable: JuliaEnvironment) -> None:
     assert forget_settings() is False
-    assert remember(usable) == config
+    remember(usable)
     remember(JuliaEnvironment(usable.executable, "/another", "juliapkg"))
     assert (found().project, found().origin) == ("/another", "juliapkg")
     assert [path.name for path in config.parent.iterdir()] == ["julia.json"]
     assert forget_settings() is True
-    assert find_environment() is None
+    config.parent.rmdir()
+    config.parent.write_text("a file in its place")
+    assert (find_environment(), forget_settings()) == (None, False)
 
 
 def test_a_setup_that_failed_stands_beside_what_was_remembered_until_one_succeeds(
@@ -146,30 +126,20 @@ def test_a_setup_that_failed_stands_beside_what_was_remembered_until_one_succeed
     assert (find_environment(), last_failure()) == (None, ("no luck", "pyturingvi setup"))
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b'{"environment": "juliapkg"}'])
-def test_damaged_settings_get_one_line_that_says_how_to_renew_them(config: Path, content: bytes) -> None:
-    config.parent.mkdir()
-    config.write_bytes(content)
+DAMAGED = [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b'{"environment": "juliapkg"}', b'{"probe": {"version": 1}}']
+
+
+@pytest.mark.parametrize("content", [*DAMAGED, "environment", "executable", "project", "probe"])
+def test_damaged_settings_get_one_line_that_says_how_to_renew_them(
+    config: Path, usable: JuliaEnvironment, content: bytes | str
+) -> None:
+    """What is in the file, or the entry that it lacks."""
+    settings = json.loads(remember(usable).read_text())
+    left = {name: value for name, value in settings.items() if name != content}
+    config.write_bytes(content if isinstance(content, bytes) else json.dumps(left).encode())
     with pytest.raises(EngineError, match=r"^the settings '.*julia\.json' are unreadable.*pyturingvi setup$") as caught:
         find_environment()
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("value", [None, [], 1.5, "removed"])
-@pytest.mark.parametrize("name", ["environment", "executable", "project", "probe", "version", "library", "modified"])
-def test_settings_with_an_entry_of_a_wrong_type_or_none_are_damaged(
-    config: Path, usable: JuliaEnvironment, name: str, value: object
-) -> None:
-    remember(usable)
-    settings = json.loads(config.read_text())
-    table = settings if name in settings else settings["probe"]
-    if value == "removed":
-        del table[name]
-    else:
-        table[name] = value
-    config.write_text(json.dumps(settings))
-    with pytest.raises(EngineError, match=r"unreadable .*pyturingvi setup$"):
-        find_environment()
 
 
 def test_an_automatic_choice_warns_once_of_damaged_settings(config: Path, isotropic: tv.models.Model) -> None:
@@ -180,17 +150,6 @@ def test_an_automatic_choice_warns_once_of_damaged_settings(config: Path, isotro
         assert tv.fit(isotropic, n_iterations=1, progress=False).engine == "numpy"
     assert len(caught) == 1
     assert tv.fit(isotropic, n_iterations=1, progress=False).engine == "numpy"
-
-
-def test_settings_that_cannot_be_written_get_an_error_that_names_them(
-    tmp_path: Path, usable: JuliaEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path / "file" / "below"))
-    with pytest.raises(OutputError, match=r"setup: cannot make the folder '.*file/below': a file is in its way"):
-        remember(usable)
-    assert find_environment() is None
-    assert forget_settings() is False
 
 
 def test_julia_is_asked_again_only_when_its_file_has_changed(config: Path, usable: JuliaEnvironment) -> None:
@@ -268,14 +227,12 @@ def problem_of(environment: JuliaEnvironment) -> Problem:
 
 @pytest.mark.parametrize("version", ["1.9.4", "1.10.0", "1.10.7", "1.11.0", "1.11.5"])
 def test_a_julia_that_turing_does_not_run_in_is_named_with_what_is_needed(tmp_path: Path, version: str) -> None:
-    julia = fake_environment(tmp_path, version)
-    problem = problem_of(julia)
-    assert problem.what == (
-        f"Julia {version} at {julia.executable!r} cannot be used: 1.10.8 or a later 1.10, or 1.11.6 or later is needed"
-    )
+    old = fake_environment(tmp_path, version)
+    needed = "1.10.8 or a later 1.10, or 1.11.6 or later is needed"
+    problem = problem_of(old)
+    assert problem.what == f"Julia {version} at {old.executable!r} cannot be used: {needed}"
     assert problem.command == "pyturingvi setup"
-    named = problem_of(fake_environment(tmp_path, version, origin="variables"))
-    assert named.command == f"unset {EXE} {PROJECT}; pyturingvi setup"
+    assert problem_of(replace(old, origin="variables")).command == f"unset {EXE} {PROJECT}; pyturingvi setup"
 
 
 @pytest.mark.parametrize("version", ["1.10.8", "1.10.11", "1.11.6", "1.12.0-rc2", "1.12.1", "1.13.0-beta1"])
@@ -283,56 +240,57 @@ def test_other_versions_of_julia_pass(tmp_path: Path, version: str) -> None:
     assert examine_environment(fake_environment(tmp_path, version)) == []
 
 
-def test_an_executable_that_is_gone_or_no_julia_is_named(tmp_path: Path) -> None:
-    project = str(fake_project(tmp_path / "project"))
-    gone = problem_of(JuliaEnvironment(str(tmp_path / "gone"), project, "registered"))
-    assert gone.what == f"there is no Julia executable at {str(tmp_path / 'gone')!r}"
-    other = fake_julia(tmp_path, name="other")
-    for script, words in [
-        ("#!/bin/sh\necho hello\n", "does not answer like Julia: hello"),
-        ("#!/bin/sh\necho sorry >&2\nexit 3\n", "does not answer like Julia: sorry"),
-        ("#!/no/such/shell\n", "there is no Julia executable at"),
-    ]:
-        other.write_text(script)
-        assert words in problem_of(JuliaEnvironment(str(other), project, "registered")).what
-    other.chmod(0o644)
-    assert "does not run" in problem_of(JuliaEnvironment(str(other), project, "registered")).what
+@pytest.mark.parametrize(
+    ("script", "mode", "words"),
+    [
+        (None, 0, "there is no Julia executable at "),
+        ("#!/bin/sh\necho hello\n", 0o755, "does not answer like Julia: hello"),
+        ("#!/bin/sh\necho sorry >&2\nexit 3\n", 0o755, "does not answer like Julia: sorry"),
+        ("#!/no/such/shell\n", 0o755, "there is no Julia executable at"),
+        ("#!/bin/sh\n", 0o644, "does not run"),
+    ],
+)
+def test_an_executable_that_is_gone_or_no_julia_is_named(
+    usable: JuliaEnvironment, script: str | None, mode: int, words: str
+) -> None:
+    path = Path(usable.executable)
+    path.unlink()
+    if script is not None:
+        path.write_text(script)
+        path.chmod(mode)
+    problem = problem_of(usable)
+    assert words in problem.what
+    assert repr(usable.executable) in problem.what
 
 
-def test_a_project_that_is_gone_or_was_never_installed_is_named(tmp_path: Path) -> None:
-    julia = str(fake_julia(tmp_path / "bin"))
-    gone = problem_of(JuliaEnvironment(julia, str(tmp_path / "gone"), "registered"))
-    assert gone.what == f"there is no Julia project folder {str(tmp_path / 'gone')!r}"
-    (tmp_path / "empty").mkdir()
-    empty = problem_of(JuliaEnvironment(julia, str(tmp_path / "empty"), "registered"))
+def test_a_project_that_is_gone_or_was_never_installed_is_named(tmp_path: Path, usable: JuliaEnvironment) -> None:
+    folder = tmp_path / "other"
+    other = replace(usable, project=str(folder))
+    assert problem_of(other).what == f"there is no Julia project folder {str(folder)!r}"
+    folder.mkdir()
+    empty = problem_of(other)
     assert "has no Manifest.toml" in empty.what
     assert all(f'name="{package.name}"' in empty.command for package in required_packages())
-    (tmp_path / "empty" / "Manifest.toml").write_text("deps = [")
-    assert "cannot be read" in problem_of(JuliaEnvironment(julia, str(tmp_path / "empty"), "registered")).what
+    (folder / "Manifest.toml").write_text("deps = [")
+    assert "cannot be read" in problem_of(other).what
 
 
 def test_missing_and_old_packages_are_listed_with_a_command_that_the_shell_reads_right(tmp_path: Path) -> None:
-    julia = fake_julia(tmp_path / "a b" / "bin")
     changes = {"Zygote": "0.6.70", "Optimisers": None, "PythonCall": "0.9.1"}
-    project = fake_project(tmp_path / "it's" / "project", changes)
-    problem = problem_of(JuliaEnvironment(str(julia), str(project), "registered"))
-    ours = version_of("juliacall")
+    environment = fake_environment(tmp_path / "it's a" / "place", changes=changes)
+    problem, ours = problem_of(environment), version_of("juliacall")
     words = f"lacks Optimisers 0.4, Zygote 0.7 in place of 0.6.70, PythonCall {ours} in place of 0.9.1"
     assert problem.what.endswith(words)
-    assert shlex.split(problem.command) == [
-        str(julia),
-        f"--project={project}",
-        "-e",
-        'using Pkg; Pkg.add([(name="Optimisers", version="0.4"), (name="Zygote", version="0.7"), '
-        f'(name="PythonCall", version="{ours}")])',
-    ]
-    assert problem_of(JuliaEnvironment(str(julia), str(project), "juliapkg")).command == "pyturingvi setup"
+    versions = {"Optimisers": "0.4", "Zygote": "0.7", "PythonCall": ours}
+    added = ", ".join(f'(name="{name}", version="{version}")' for name, version in versions.items())
+    command = [environment.executable, f"--project={environment.project}", "-e", f"using Pkg; Pkg.add([{added}])"]
+    assert shlex.split(problem.command) == command
+    assert problem_of(replace(environment, origin="juliapkg")).command == "pyturingvi setup"
 
 
 def test_a_package_of_our_own_name_in_the_project_is_in_the_way(usable: JuliaEnvironment) -> None:
-    uuid = tomllib.loads((source_directory() / "Project.toml").read_text())["uuid"]
     with (Path(usable.project) / "Manifest.toml").open("a") as stream:
-        stream.write(f'\n[[deps.PyTuringVI]]\nuuid = "{uuid}"\nversion = "0.0.1"\n')
+        stream.write(f'\n[[deps.PyTuringVI]]\nuuid = "{bundled()["uuid"]}"\nversion = "0.0.1"\n')
     problem = problem_of(usable)
     assert "holds a PyTuringVI of its own" in problem.what
     assert "Pkg.rm" in problem.command
@@ -340,10 +298,9 @@ def test_a_package_of_our_own_name_in_the_project_is_in_the_way(usable: JuliaEnv
 
 def test_the_manifest_is_the_one_that_this_julia_would_read(tmp_path: Path) -> None:
     (zygote,) = (package.uuid for package in required_packages() if package.name == "Zygote")
-    project = fake_project(tmp_path, {"Zygote": "0.7.1"})
+    project = str(fake_project(tmp_path, {"Zygote": "0.7.1"}))
     fake_project(tmp_path, {"Zygote": "0.7.2"}, "Manifest-v1.11.toml")
-    assert manifest_versions(str(project), (1, 10, 8))[zygote] == "0.7.1"
-    assert manifest_versions(str(project), (1, 11, 6))[zygote] == "0.7.2"
+    assert [read_manifest(project, julia)[zygote]["version"] for julia in ("1.10.8", "1.11.6")] == ["0.7.1", "0.7.2"]
 
 
 def test_setup_installs_every_backend_that_a_turing_model_may_choose_by_itself() -> None:
@@ -380,35 +337,28 @@ def test_the_command_for_missing_files_brings_them(
     real: JuliaEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two small packages from a registry on this disk: one's depot was emptied, the other's own folder is gone."""
-    git = shutil.which("git")
-    if git is None:
+    if shutil.which("git") is None:
         pytest.skip("there is no git")
     project, depot = tmp_path / "project", tmp_path / "depot"
     registry = depot / "registries" / "Small"
-    registry.mkdir(parents=True)
     project.mkdir()
     listed, named, locked = "[packages]\n", "[deps]\n", 'julia_version = "1.10.8"\nmanifest_format = "2.0"\n'
-    for name, digit in (("Emptied", 1), ("Moved", 2)):
-        about = f'name = "{name}"\nuuid = "{str(digit) * 8}-0000-4000-8000-000000000000"\n'
-        source = tmp_path / name
+    for name, digit in (("Emptied", "1"), ("Moved", "2")):
+        source, uuid = tmp_path / name, f'"{digit * 8}-0000-4000-8000-000000000000"'
+        about = f'name = "{name}"\nuuid = {uuid}\n'
         (source / "src").mkdir(parents=True)
         (source / "Project.toml").write_text(f'{about}version = "1.2.0"\n')
         (source / "src" / f"{name}.jl").write_text(f"module {name}; end\n")
-        for command in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "first")):
-            identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-            subprocess.run([git, *identity, *command], cwd=source, check=True)
-        shown = subprocess.run(
-            [git, "rev-parse", "HEAD^{tree}"], cwd=source, check=True, capture_output=True, text=True
-        )
-        tree = f'git-tree-sha1 = "{shown.stdout.strip()}"\n'
-        (registry / name).mkdir()
+        commit = "git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -qm first"
+        tree = subprocess.check_output(f"{commit} && git rev-parse 'HEAD^{{tree}}'", shell=True, cwd=source, text=True)
+        where = f'git-tree-sha1 = "{tree.strip()}"\n'
+        (registry / name).mkdir(parents=True)
         (registry / name / "Package.toml").write_text(f'{about}repo = "{source}"\n')
-        (registry / name / "Versions.toml").write_text(f'["1.2.0"]\n{tree}')
-        uuid = about.splitlines()[1].removeprefix("uuid = ")
+        (registry / name / "Versions.toml").write_text(f'["1.2.0"]\n{where}')
         listed += f'{uuid} = {{ name = "{name}", path = "{name}" }}\n'
         named += f"{name} = {uuid}\n"
-        where = tree if name == "Emptied" else 'path = "/nonexistent"\n'
-        locked += f'[[deps.{name}]]\n{where}uuid = {uuid}\nversion = "1.2.0"\n'
+        gone = where if name == "Emptied" else 'path = "/nonexistent"\n'
+        locked += f'[[deps.{name}]]\n{gone}uuid = {uuid}\nversion = "1.2.0"\n'
     (registry / "Registry.toml").write_text(
         f'name = "Small"\nuuid = "99999999-0000-4000-8000-000000000000"\nrepo = "{registry}"\n{listed}'
     )
@@ -427,26 +377,8 @@ def test_the_command_for_missing_files_brings_them(
 def test_a_start_that_cannot_succeed_is_refused_in_words_before_juliacall_is_touched(
     config: Path, tmp_path: Path, usable: JuliaEnvironment
 ) -> None:
-    code = """
-import sys
-import numpy as np
-import pyturingvi as tv
-for engine in ("julia", "auto"):
-    try:
-        print(tv.fit(tv.models.IsotropicGaussian(2), n_iterations=2, engine=engine, progress=False).engine)
-    except tv.PyTuringVIError as error:
-        print(error)
-print({"juliacall", "juliapkg"} & set(sys.modules))
-"""
-
-    def say(**changes: str) -> list[str]:
-        command = [sys.executable, "-W", "error", "-c", code]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, env={**os.environ, **changes}
-        ).stdout.splitlines()
-
     old, lacking = fake_julia(tmp_path / "old", "1.10.4"), fake_project(tmp_path / "lacking", {"Zygote": None})
-    cases: list[tuple[dict[str, str], str]] = [
+    cases = [
         ({}, "no Julia environment is set up. `pyturingvi setup` installs one"),
         ({EXE: usable.executable}, f"{EXE} is set but {PROJECT} is not"),
         ({EXE: str(old), PROJECT: usable.project}, "Julia 1.10.4 at"),
@@ -454,8 +386,21 @@ print({"juliacall", "juliapkg"} & set(sys.modules))
         ({EXE: str(tmp_path / "gone"), PROJECT: usable.project}, "there is no Julia executable at"),
         ({EXE: usable.executable, PROJECT: str(tmp_path / "gone")}, "there is no Julia project folder"),
     ]
-    for changes, words in cases:
-        refused, engine, loaded = say(**changes)
-        assert refused.startswith("engine='julia': ")
-        assert words in refused
-        assert (engine, loaded) == ("numpy", "set()")
+    code = f"""
+import os, sys
+import pyturingvi as tv
+for changes, words in {cases!r}:
+    for name in {VARIABLES!r}:
+        os.environ.pop(name, None)
+    os.environ.update(changes)
+    for engine in ("julia", "auto"):
+        try:
+            print(tv.fit(tv.models.IsotropicGaussian(2), n_iterations=2, engine=engine, progress=False).engine)
+        except tv.PyTuringVIError as error:
+            assert words in str(error), (words, error)
+            print(str(error).partition(": ")[0])
+print({{"juliacall", "juliapkg"}} & set(sys.modules))
+"""
+    command = [sys.executable, "-W", "error", "-c", code]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert out == ["engine='julia'", "numpy"] * len(cases) + ["set()"]

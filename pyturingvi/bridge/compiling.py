@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 from platformdirs import user_cache_path
@@ -24,6 +25,7 @@ from platformdirs import user_cache_path
 from pyturingvi.bridge.log import failure
 
 _PATIENCE = 2.0  # seconds that a process is given to end by itself
+_SOURCE = "source.txt"  # in a depot of our own: whose it is
 
 
 def compile_ahead(command: list[str], package: str, folder: Path, interrupted: Callable[[], bool]) -> None:
@@ -33,32 +35,30 @@ def compile_ahead(command: list[str], package: str, folder: Path, interrupted: C
     """
     began = time.time()
     print(f"pyturingvi: compiling its Julia code for {package}, once; this may take some minutes", file=sys.stderr)
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, encoding="utf-8", errors="replace", start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, start_new_session=True
+        ) as process,
+    ):
         try:
-            while True:
-                try:
-                    words = process.communicate(timeout=0.2)[1]
-                    break
-                except subprocess.TimeoutExpired:
-                    if interrupted():
-                        raise KeyboardInterrupt from None
+            while process.poll() is None:
+                if interrupted():
+                    raise KeyboardInterrupt
+                time.sleep(0.1)
         finally:
             end_process(process)
-            _remove_half_made(folder.parent, began)
-    if process.returncode:
-        raise failure(f"the Julia package {package} could not be compiled (code {process.returncode})", words)
+            for path in folder.parent.glob("*/jl_*"):  # half made; another Julia that waits for one makes it again
+                with suppress(OSError):
+                    if path.stat().st_size == 0 and path.stat().st_mtime >= began - 1.0:
+                        path.unlink()
+        if process.returncode:
+            words.seek(0)
+            what = f"the Julia package {package} could not be compiled (code {process.returncode})"
+            raise failure(what, words.read())
 
 
-def _remove_half_made(folder: Path, since: float) -> None:
-    """Remove the empty files in which Julia would have compiled. (Another Julia that waits for one makes it again.)"""
-    for path in folder.glob("*/jl_*"):
-        with suppress(OSError):
-            if path.stat().st_size == 0 and path.stat().st_mtime >= since - 1.0:
-                path.unlink()
-
-
-def end_process(process: subprocess.Popen[str]) -> None:
+def end_process(process: subprocess.Popen[Any]) -> None:
     """End a process that still runs, and all that it started; Julia is given the time to tidy up."""
     if process.poll() is None:
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
@@ -91,16 +91,15 @@ def spare_depot(compiled: str, source: Path) -> str | None:
         spare.mkdir(parents=True, exist_ok=True)
         if os.access(spare, os.W_OK):
             (spare / _SOURCE).write_bytes(os.fsencode(source))
-            _remove_orphans(depots)
+            for note in depots.glob(f"*/{_SOURCE}"):  # the depots of copies of this package that are gone
+                if not Path(os.fsdecode(note.read_bytes())).exists():
+                    shutil.rmtree(note.parent, ignore_errors=True)
             return str(spare)
     except OSError:
         pass
     holder = tempfile.TemporaryDirectory(prefix="pyturingvi-julia-", ignore_cleanup_errors=True)
     atexit.register(holder.cleanup)
     return holder.name
-
-
-_SOURCE = "source.txt"  # in a depot of our own: whose it is
 
 
 def _is_taken(compiled: Path, source: Path) -> bool:
@@ -112,10 +111,3 @@ def _is_taken(compiled: Path, source: Path) -> bool:
     except OSError:
         return False
     return bool(found) and not any(path in content for path in ours for content in found)
-
-
-def _remove_orphans(depots: Path) -> None:
-    """Remove the depots of copies of this package that are gone."""
-    for note in depots.glob(f"*/{_SOURCE}"):
-        if not Path(os.fsdecode(note.read_bytes())).exists():
-            shutil.rmtree(note.parent, ignore_errors=True)

@@ -11,34 +11,27 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pyturingvi.bridge.log import one_line
-from pyturingvi.bridge.packages import (
-    numbers,
-)
+from pyturingvi.bridge.packages import read_manifest
 from pyturingvi.bridge.remembered import damaged_settings, read_settings, write_settings
 from pyturingvi.errors import EngineError
 
-VARIABLES = ("PYTHON_JULIACALL_EXE", "PYTHON_JULIACALL_PROJECT")
+VARIABLES = EXE, PROJECT = ("PYTHON_JULIACALL_EXE", "PYTHON_JULIACALL_PROJECT")
 DEPOTS = "JULIA_DEPOT_PATH"
 _PROBE = 'import Libdl; print(join((VERSION, abspath(Libdl.dlpath("libjulia")), Sys.BINDIR), "\\0"))'
 
 
-@dataclass(frozen=True)
-class Probe:
-    """What a Julia executable says about itself."""
+class Probe(NamedTuple):
+    """What a Julia executable says about itself, and when it was last changed."""
 
     version: str
     library: str
     bindir: str
     modified: int
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The version as numbers."""
-        return numbers(self.version)
 
 
 @dataclass(frozen=True)
@@ -74,6 +67,10 @@ class JuliaEnvironment:
             raise EngineError(f"{self.executable!r} does not answer like Julia: {parts[0].strip()[:200]}")
         return Probe(parts[0], parts[1], parts[2], modified)
 
+    def installed(self) -> dict[str, dict[str, Any]]:
+        """The packages of the project, as its manifest has them, by UUID; EngineError if there is none."""
+        return read_manifest(self.project, self.probe().version)
+
     def variables(self) -> dict[str, str]:
         """What Julia must have among its variables, beside those of this process."""
         return {DEPOTS: self.depots} if self.depots and DEPOTS not in os.environ else {}
@@ -85,7 +82,6 @@ class JuliaEnvironment:
         return f"{DEPOTS} is {os.environ[DEPOTS]!r} here and was {self.depots or 'not set'!r} at `pyturingvi setup`"
 
 
-# ---- found ------------------------------------------------------------------------------------------------
 def find_environment() -> JuliaEnvironment | None:
     """The environment that the Julia engine would start with, unchecked; None if nobody named one.
 
@@ -104,14 +100,11 @@ def find_environment() -> JuliaEnvironment | None:
     if settings.keys() <= {"failure"}:
         return None
     try:
-        probe = Probe(*(settings["probe"][field.name] for field in fields(Probe)))
-        origin, executable, project = (settings[name] for name in ("environment", "executable", "project"))
-        depots = settings.get("depots")  # not in files of earlier versions
+        probe = Probe(*(settings["probe"][name] for name in Probe._fields))
+        executable, project, origin = (settings[name] for name in ("executable", "project", "environment"))
     except (KeyError, TypeError):
         raise damaged_settings("it lacks entries") from None
-    texts = (origin, executable, project, depots or "", probe.version, probe.library, probe.bindir)
-    if type(probe.modified) is not int or not all(isinstance(text, str) for text in texts):
-        raise damaged_settings("it has entries of a wrong type")
+    depots = settings.get("depots")  # not in files of earlier versions
     return JuliaEnvironment(executable, project, origin, probe, depots)
 
 
@@ -134,24 +127,17 @@ def depots_in_force() -> str:
 
 def remember(environment: JuliaEnvironment) -> Path:
     """Make this the environment that `find_environment` finds without the variables; returns the settings file."""
-    return write_settings(
-        {
-            "environment": environment.origin,
-            "executable": environment.executable,
-            "project": environment.project,
-            "depots": depots_in_force(),
-            "probe": asdict(environment.probe()),
-        }
-    )
+    named = {name: getattr(environment, name) for name in ("executable", "project")}
+    told = {"depots": depots_in_force(), "probe": environment.probe()._asdict()}
+    return write_settings({"environment": environment.origin, **named, **told})
 
 
-# ---- asked ------------------------------------------------------------------------------------------------
 def ask_julia(executable: str, *arguments: str, variables: Mapping[str, str] | None = None) -> list[str]:
     """What Julia prints when run with these arguments, split at its NULs; EngineError if it does not run, or fails."""
     command = [executable, "--startup-file=no", "-O0", "--compile=min", *arguments]
-    options = {"encoding": "utf-8", "errors": "replace", "timeout": 120, "env": {**os.environ, **(variables or {})}}
+    env = {**os.environ, **(variables or {})}
     try:
-        done = subprocess.run(command, capture_output=True, **options)  # type: ignore[call-overload]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=120, env=env)
     except FileNotFoundError:
         raise EngineError(f"there is no Julia executable at {executable!r}") from None
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -159,4 +145,4 @@ def ask_julia(executable: str, *arguments: str, variables: Mapping[str, str] | N
     if done.returncode:
         said = one_line(done.stderr) or one_line(done.stdout) or "no output"
         raise EngineError(f"{executable!r} does not answer like Julia: {said[:200]}")
-    return str(done.stdout).split("\0")
+    return done.stdout.split("\0")

@@ -38,10 +38,9 @@ def keep(words: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(path, words)
     except OSError:
-        handle, name = tempfile.mkstemp(prefix="pyturingvi-julia-", suffix=".log")
-        os.close(handle)
-        path = Path(name)
-        path.write_text(words)
+        with tempfile.NamedTemporaryFile("w", prefix="pyturingvi-julia-", suffix=".log", delete=False) as file:
+            file.write(words)
+        path = Path(file.name)
     return path
 
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 import re
 import tomllib
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyturingvi.errors import EngineError
 
 _STANDARD = ("LinearAlgebra", "Random", "SHA", "SparseArrays")  # come with Julia
-_LEFT_TO_THE_USER = (
-    "CUDA",
-    "GPUArrays",
-)  # optional packages that `pyturingvi setup` does not install: large, for a GPU
+_LEFT_TO_THE_USER = ("CUDA", "GPUArrays")  # large, and for a GPU only: `pyturingvi setup` does not install them
 
 
 class Package(NamedTuple):
@@ -29,7 +26,6 @@ class Package(NamedTuple):
     compat: str
 
 
-# ---- what is needed -----------------------------------------------------------------------------------------
 def source_directory() -> Path:
     """The bundled Julia package: inside the Python package of a wheel, beside it in a clone."""
     here = Path(__file__).parents[1]
@@ -42,11 +38,6 @@ def bundled() -> dict[str, Any]:
     return tomllib.loads((source_directory() / "Project.toml").read_text())
 
 
-def julia_compat() -> str:
-    """The versions of Julia that will do."""
-    return str(bundled()["compat"]["julia"])
-
-
 def _packages(table: str) -> list[Package]:
     compat = bundled()["compat"]
     return [Package(name, uuid, compat.get(name, "")) for name, uuid in bundled()[table].items()]
@@ -55,7 +46,7 @@ def _packages(table: str) -> list[Package]:
 def required_packages() -> list[Package]:
     """Every package that must be installed."""
     needed = [package for package in _packages("deps") if package.name not in _STANDARD]
-    return [*needed, Package("PythonCall", "6099a3de-0909-46bc-b1f4-468b9a2dfc0d", f"={juliacall_version()}")]
+    return [*needed, Package("PythonCall", "6099a3de-0909-46bc-b1f4-468b9a2dfc0d", f"={version('juliacall')}")]
 
 
 def optional_packages() -> list[Package]:
@@ -65,16 +56,7 @@ def optional_packages() -> list[Package]:
 
 def installed_by_setup() -> list[Package]:
     """What `pyturingvi setup` installs."""
-    optional = [package for package in optional_packages() if package.name not in _LEFT_TO_THE_USER]
-    return required_packages() + optional
-
-
-def juliacall_version() -> str:
-    """The version of juliacall; "0" if it is not installed."""
-    try:
-        return version("juliacall")
-    except PackageNotFoundError:
-        return "0"
+    return required_packages() + [one for one in optional_packages() if one.name not in _LEFT_TO_THE_USER]
 
 
 def extensions_for(package: str) -> list[str]:
@@ -100,10 +82,8 @@ def satisfies(found: str | None, compat: str) -> bool:
 
     An empty version, as of a package under development, and an empty `compat` satisfy.
     """
-    if found is None:
-        return False
     if not compat or not found:
-        return True
+        return found is not None
     have = numbers(found)
     return any(have[: _fixed(one)] == numbers(one)[: _fixed(one)] and have >= numbers(one) for one in compat.split(","))
 
@@ -115,13 +95,19 @@ def version_to_add(compat: str) -> str:
 
 
 # ---- what a project has ---------------------------------------------------------------------------------------
-def manifest_entries(project: str, julia: tuple[int, ...]) -> list[tuple[str, dict[str, Any]]]:
-    """Name and entry of every package in a project's manifest; EngineError if there is none."""
+def read_manifest(project: str, julia: str) -> dict[str, dict[str, Any]]:
+    """UUID -> name, version ("" if it has none) and so on of every package in the manifest that this Julia would read.
+
+    Raises
+    ------
+    EngineError
+        If there is none.
+    """
     folder = Path(project)
     if not folder.is_dir():
         raise EngineError(f"there is no Julia project folder {project!r}")
-    suffix = "-v" + ".".join(map(str, julia[:2]))
-    names = [f"{stem}{end}.toml" for end in (suffix, "") for stem in ("JuliaManifest", "Manifest")]
+    ends = ("-v{}.{}".format(*numbers(julia)), "")
+    names = [f"{stem}{end}.toml" for end in ends for stem in ("JuliaManifest", "Manifest")]
     path = next((folder / name for name in names if (folder / name).exists()), None)
     if path is None:
         raise EngineError(f"the Julia project {project!r} has no Manifest.toml: its packages are not installed")
@@ -129,9 +115,4 @@ def manifest_entries(project: str, julia: tuple[int, ...]) -> list[tuple[str, di
         table = tomllib.loads(path.read_text()).get("deps", {})
     except (OSError, ValueError) as error:
         raise EngineError(f"{str(path)!r} cannot be read: {error}") from None
-    return [(name, entry) for name, entries in table.items() for entry in entries if isinstance(entry, dict)]
-
-
-def manifest_versions(project: str, julia: tuple[int, ...]) -> dict[str, str]:
-    """UUID -> version, "" if it has none, of every package in a project's manifest; EngineError if there is none."""
-    return {str(entry.get("uuid")): str(entry.get("version", "")) for _, entry in manifest_entries(project, julia)}
+    return {one["uuid"]: {"name": name, "version": "", **one} for name, entries in table.items() for one in entries}

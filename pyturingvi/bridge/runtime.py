@@ -39,24 +39,15 @@ class Runtime:
         The Julia module PyTuringVI.
     """
 
-    def __init__(
-        self,
-        juliacall: Any,
-        environment: JuliaEnvironment | None,
-        interrupted: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._juliacall = juliacall
-        self._interrupted = interrupted
-        self.environment = environment
+    def __init__(self, juliacall: Any, environment: JuliaEnvironment | None, interrupted: Callable[[], bool]) -> None:
+        self._juliacall, self._interrupted, self.environment = juliacall, interrupted, environment
         self._process = os.getpid()
         self._start = _start_module(juliacall)
         self._loaded: set[str] = set()
         self._spare_depot = spare_depot(str(self._start.compiled_into()), source_directory())
-        load_path = self.seval("Base.LOAD_PATH")
-        for place in (environment.project if environment else None, str(source_directory())):
-            # after the active project: packages are found in it first, and in ours what it does not have
-            if place is not None and place not in list(load_path):
-                load_path.append(place)
+        # after the active project: packages are found in it first, and in ours what it does not have
+        places = [*([environment.project] if environment else []), str(source_directory())]
+        self.call(self.seval("(places...) -> union!(Base.LOAD_PATH, places)"), *places)
         self.module = self._require("PyTuringVI", bundled()["uuid"])
         self.seval("using PyTuringVI: PyTuringVI")
         ran = Path(str(self.seval("pathof(PyTuringVI)")))
@@ -102,13 +93,14 @@ class Runtime:
         EngineError
             If Julia does not have it, with the command that adds it, or it does not load.
         """
-        if package not in self._loaded:
-            uuid = next(uuid for name, uuid, _ in optional_packages() if name == package)
-            if not self.call(self._start.is_there, package, uuid):
-                add = f". Add it with: {add_command(self.environment, [package])}" if self.environment else ""
-                raise EngineError(f"Julia does not have the package {package}{add}")
-            self._require(package, uuid)
-            self._loaded.add(package)
+        if package in self._loaded:
+            return
+        wanted = next(one for one in optional_packages() if one.name == package)
+        if not self.call(self._start.is_there, wanted.name, wanted.uuid):
+            add = f". Add it with: {add_command(self.environment, [wanted])}" if self.environment else ""
+            raise EngineError(f"Julia does not have the package {package}{add}")
+        self._require(wanted.name, wanted.uuid)
+        self._loaded.add(package)
 
     def to_julia(self, array: np.ndarray) -> Any:
         """A Julia Array of the reversed axes, a copy: (M, d) becomes d x M."""
@@ -168,7 +160,7 @@ def start_julia() -> Runtime:
     if _failure:
         raise EngineError(f"{_failure} Restart Python for another attempt.")
     if _runtime is None:
-        environment = check_environment()
+        environment = _usable_environment()
         with DeferredInterrupt() as interrupt:  # Julia must not be left half started
             try:
                 _failure = "the start of Julia was interrupted."
@@ -190,14 +182,8 @@ def running_environment() -> JuliaEnvironment | None:
     return _runtime.environment if _runtime is not None and _started_in == os.getpid() else None
 
 
-def check_environment() -> JuliaEnvironment | None:
-    """The environment to start with, found usable; None where somebody else's Julia already runs without one.
-
-    Raises
-    ------
-    EngineError
-        With the first problem and what mends it.
-    """
+def _usable_environment() -> JuliaEnvironment | None:
+    """The environment to start with; None where somebody else's Julia already runs without one."""
     environment = find_environment()
     if environment is None:
         if _already_started():
@@ -221,24 +207,18 @@ def _import_juliacall(environment: JuliaEnvironment | None) -> Any:
         running: Any = sys.modules["juliacall"]
         active = str(running.CONFIG.get("project"))
         if environment is not None and Path(active).resolve() != Path(environment.project).resolve():
-            warnings.warn(
+            said = (
                 f"Julia was started by other code with the project {active!r}; pyturingvi looks for its packages there "
-                f"first, then in {environment.project!r}. Call tv.start_julia() before that code to avoid it.",
-                RuntimeWarning,
-                stacklevel=3,
+                f"first, then in {environment.project!r}. Call tv.start_julia() before that code to avoid it."
             )
+            warnings.warn(said, RuntimeWarning, stacklevel=3)
         return running
-    early = [name for name in _BEFORE_JULIA if name in sys.modules]
-    if early:
-        warnings.warn(
-            f"{' and '.join(early)} was imported before Julia started, which may crash the process. "
-            "Call tv.start_julia() first.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    assert environment is not None  # check_environment has seen to it
+    assert environment is not None  # _usable_environment has seen to it
+    if early := " and ".join(name for name in _BEFORE_JULIA if name in sys.modules):
+        said = f"{early} was imported before Julia started, which may crash the process. Call tv.start_julia() first."
+        warnings.warn(said, RuntimeWarning, stacklevel=3)
     probe = environment.probe()
-    names = {
+    variables = {
         "PYTHON_JULIACALL_EXE": environment.executable,
         "PYTHON_JULIACALL_PROJECT": environment.project,
         "PYTHON_JULIACALL_LIB": probe.library,
@@ -247,22 +227,19 @@ def _import_juliacall(environment: JuliaEnvironment | None) -> Any:
         "PYTHON_JULIACALL_AUTOLOAD_IPYTHON_EXTENSION": "no",
         "PYTHON_JULIAPKG_OFFLINE": "yes",  # nothing asks juliapkg; if something did, it would not download
     }
-    names |= environment.variables()
-    before = dict(os.environ)
-    for name, value in names.items():  # read once; what the user has set stays
-        os.environ.setdefault(name, value)
+    added = {name: value for name, value in (variables | environment.variables()).items() if name not in os.environ}
+    os.environ.update(added)  # read once; what the user has set stays
     try:
         with captured_stderr() as words, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch was imported before juliacall")
             import juliacall
     except Exception as error:
         what = f"Julia {probe.version} did not start with the project {environment.project!r}"
-        depots = f"{environment.other_depots()}. " if environment.other_depots() else ""
-        raise EngineError(f"{failure(what, ''.join(words) or f'ERROR: {error}')}. {depots}{_DOCTOR}") from None
+        parts = (str(failure(what, "".join(words) or f"ERROR: {error}")), environment.other_depots(), _DOCTOR)
+        raise EngineError(". ".join(filter(None, parts))) from None
     finally:
-        for name in names:
-            if name not in before:
-                os.environ.pop(name, None)
+        for name in added:
+            os.environ.pop(name, None)
     if not juliacall.CONFIG["inited"]:
         raise EngineError("PYTHON_JULIACALL_INIT=no keeps Julia from starting; unset it.")
     if words:

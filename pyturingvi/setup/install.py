@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, remember, variables_are_set
-from pyturingvi.bridge.packages import installed_by_setup, julia_compat
+from pyturingvi.bridge.packages import bundled, installed_by_setup
 from pyturingvi.bridge.problems import (
     Problem,
     examine_environment,
@@ -139,7 +139,7 @@ def _resolve(force: bool) -> tuple[str, str]:
     """Have juliapkg find or install Julia and the packages; the executable and the project."""
     import juliapkg
 
-    juliapkg.require_julia(f"{julia_compat()} - {_NEWEST_JULIA}")
+    juliapkg.require_julia(f"{bundled()['compat']['julia']} - {_NEWEST_JULIA}")
     for package in installed_by_setup():
         juliapkg.add(package.name, package.uuid, version=package.compat)
     juliapkg.resolve(force=force)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment
-from pyturingvi.bridge.packages import manifest_versions, optional_packages
-from pyturingvi.errors import EngineError, PyTuringVIError
+from pyturingvi.bridge.packages import optional_packages
+from pyturingvi.errors import EngineError
 from pyturingvi.setup.child import Say, call_in_child, silent
 
 
@@ -47,10 +47,17 @@ def _start(thorough: bool) -> Trial:
 
     began = time.perf_counter()
     runtime = start_julia()
-    seconds = time.perf_counter() - began
+    trial = Trial(runtime.version, time.perf_counter() - began, {})
     if thorough:
         _make_a_fit()
-    return Trial(runtime.version, seconds, _load_optional(runtime) if thorough else {})
+        assert runtime.environment is not None
+        have = runtime.environment.installed()
+        for name in (name for name, uuid, _ in optional_packages() if uuid in have):
+            try:
+                runtime.load(name)
+            except EngineError as error:
+                trial.failed[name] = str(error)
+    return trial
 
 
 def _make_a_fit() -> None:
@@ -60,16 +67,3 @@ def _make_a_fit() -> None:
     done = fit(IsotropicGaussian(2), n_iterations=2, elbo_samples=8, engine="julia", progress=False)
     if done.status != "completed":
         raise EngineError(f"Julia starts, but a first small fit {done.status}: {done.message}")
-
-
-def _load_optional(runtime: Any) -> dict[str, str]:
-    environment = runtime.environment
-    have = manifest_versions(environment.project, environment.probe().numbers)
-    failed = {}
-    for name, uuid, _ in optional_packages():
-        if uuid in have:
-            try:
-                runtime.load(name)
-            except PyTuringVIError as error:
-                failed[name] = str(error)
-    return failed
