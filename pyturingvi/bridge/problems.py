@@ -103,7 +103,6 @@ def examine_files(environment: JuliaEnvironment) -> list[Problem]:
     return [Problem(what, f"unset {DEPOTS}" if environment.other_depots() else mend)]
 
 
-# ---- mended -----------------------------------------------------------------------------------------------
 def add_command(environment: JuliaEnvironment, packages: list[Package]) -> str:
     """The shell command that installs packages."""
     if environment.origin == "juliapkg" and set(packages) <= set(installed_by_setup()):

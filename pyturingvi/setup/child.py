@@ -18,14 +18,12 @@ from pyturingvi.bridge.log import failure
 from pyturingvi.errors import EngineError, PyTuringVIError
 
 Say = Callable[[str], object]
+_TICK = 10.0  # seconds between two lines that say that it is still at it
+_ANSWER = "pyturingvi answers: "
 
 
 def silent(line: str) -> None:
     """Nothing is said."""
-
-
-_TICK = 10.0  # seconds between two lines that say that it is still at it
-_ANSWER = "pyturingvi answers: "
 
 
 def call_in_child(
@@ -37,15 +35,8 @@ def call_in_child(
 ) -> Any:
     """What a function of a module returns for arguments such as JSON takes; EngineError if it raises, crashes or hangs.
 
-    Parameters
-    ----------
-    variables : mapping
-        Environment variables for the process, beside those of this one.
-    say : callable
-        Receives each line that the process writes, the stacks of errors left out, and every ten seconds how long it
-        has run.
-    timeout : float
-        Seconds.
+    `variables` come to those of this process. `say` receives each line that is written, the stacks of errors left out,
+    and every ten seconds how long it has run; after `timeout` seconds it is ended.
     """
     code = f"from {__name__} import _answer; _answer({function.__module__!r}, {function.__name__!r}, {arguments!r})"
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -77,10 +77,7 @@ def _try_out(environment: JuliaEnvironment, say: Say) -> Trial:
     again = setup_command(environment)
     for problem in examine_environment(environment) or examine_files(environment):
         raise Problem(problem.what, problem.command if problem.command == again else f"{problem.command} && {again}")
-    say(
-        f"Starting Julia {environment.probe().version} for trial; the first time compiles the bundled package, which "
-        "takes 1 to 3 minutes."
-    )
+    say(f"Starting Julia {environment.probe().version} for trial; it may compile first, which takes 1 to 3 minutes.")
     try:
         return try_start(environment, thorough=True, say=say)
     except EngineError as error:
@@ -104,7 +101,6 @@ def registered_environment(julia: Any, project: Any) -> JuliaEnvironment:
     return JuliaEnvironment(str(Path(found).absolute()), str(folder.resolve()), "registered")
 
 
-# ---- through juliapkg -----------------------------------------------------------------------------------------
 def _install_and_try_out(say: Say) -> tuple[JuliaEnvironment, Trial]:
     """Let juliapkg install what it has not; once more, and in full, where that does not do.
 
@@ -118,21 +114,17 @@ def _install_and_try_out(say: Say) -> tuple[JuliaEnvironment, Trial]:
     say(_PLAN)
     force = False
     while True:
-        environment = _install(force, say)
+        try:
+            executable, project = call_in_child(_resolve, force, say=say)
+        except EngineError as error:
+            raise Problem(f"the installation failed: {error}. {_WITHOUT_NETWORK}", "pyturingvi setup") from None
+        environment = JuliaEnvironment(executable, project, "juliapkg")
         try:
             return environment, _try_out(environment, say)
         except Problem as problem:
             if force or examine_julia(environment):
                 raise Problem(f"{problem.what}. {_WITHOUT_NETWORK}", problem.command) from None
             force = True
-
-
-def _install(force: bool, say: Say) -> JuliaEnvironment:
-    try:
-        executable, project = call_in_child(_resolve, force, say=say)
-    except EngineError as error:
-        raise Problem(f"the installation failed: {error}. {_WITHOUT_NETWORK}", "pyturingvi setup") from None
-    return JuliaEnvironment(executable, project, "juliapkg")
 
 
 def _resolve(force: bool) -> tuple[str, str]:

@@ -22,19 +22,9 @@ class Trial(NamedTuple):
 def try_start(
     environment: JuliaEnvironment, timeout: float = float("inf"), thorough: bool = False, say: Say = silent
 ) -> Trial:
-    """Start Julia with this environment in a process of its own, for at most `timeout` seconds.
+    """Start Julia with this environment in a process of its own; EngineError if it does not start within `timeout` s.
 
-    Parameters
-    ----------
-    thorough : bool
-        Make a small fit and load the optional packages too, which compiles them.
-    say : callable
-        Receives lines of progress.
-
-    Raises
-    ------
-    EngineError
-        If Julia does not start, or not in time.
+    `thorough` makes a small fit and loads the optional packages too, which compiles them; `say` receives progress.
     """
     named = dict(zip(VARIABLES, (environment.executable, environment.project), strict=True))
     variables = {**named, **environment.variables()}
