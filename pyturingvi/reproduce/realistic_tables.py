@@ -13,7 +13,7 @@ import numpy as np
 from pyturingvi.errors import OutputError
 from pyturingvi.problems import list_problems
 from pyturingvi.reproduce import realistic
-from pyturingvi.reproduce.bands import band
+from pyturingvi.reproduce.bands import BAND, band
 from pyturingvi.reproduce.figure import Job
 from pyturingvi.support.files import write_table
 from pyturingvi.sweeps.cell_file import FINISHED
@@ -60,8 +60,8 @@ def trace_table(result: SweepResult) -> pd.DataFrame:
             values = np.array([_value_at(traces.get(cell), iteration) for cell in group.cell])
             rows.append({**words, "iteration": iteration, **band(values), "n": len(values)})
             rows[-1]["diverged"] = int(np.isneginf(values).sum())
-    columns = [*keys[:-1], "iteration", "median", "q10", "q90", "n", "diverged"]
-    return pd.DataFrame(rows, columns=columns).round({"median": 2, "q10": 2, "q90": 2})
+    columns = [*CURVE, "iteration", *BAND, "n", "diverged"]
+    return pd.DataFrame(rows, columns=columns).round(dict.fromkeys(BAND, 2))
 
 
 def shown_iterations(n_iterations: int, every: int) -> np.ndarray:

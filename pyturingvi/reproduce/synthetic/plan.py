@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -120,8 +121,7 @@ def _quick(found: Found) -> list[Run]:
         for n in CURVE_SIZES[:1] if family == "full-rank" else CURVE_SIZES:
             low, high = curve_ends(family, n)
             every = 2 if family == "full-rank" else 3
-            chosen = {best_step(family, n), *range(high, low - 1, -every)}
-            for step in sorted(chosen):
+            for step in sorted({best_step(family, n), *range(high, low - 1, -every)}):
                 if published_t(family, n, step) <= QUICK_T:
                     runs += _repeat(REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
         low, high = curve_ends(family, 100)
@@ -138,10 +138,8 @@ def _quick(found: Found) -> list[Run]:
 
 def _full(found: Found) -> list[Run]:
     runs = _paper(found)
-    for family in FAMILIES:
-        for n in CURVE_SIZES:
-            for step in range(50):
-                runs += _repeat(REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
+    for family, n, step in itertools.product(FAMILIES, CURVE_SIZES, range(50)):
+        runs += _repeat(REPEATS, family, n, step, PUBLISHED_SAMPLES, MAX_UPDATES)
     return runs
 
 
