@@ -186,10 +186,17 @@ def run(
     if draws is not None:
         wanted = (settings.n_iterations, settings.n_samples, bound.noise_dim)
         if draws.shape != wanted:
-            raise InputError(f"noise must have shape (n_iterations, n_samples, noise_dim) = {wanted}, got {draws.shape}.")
+            raise InputError(f"noise must have shape (n_iterations, n_samples, d) = {wanted}, got {draws.shape}.")
         draws = draws.copy()  # a callback may change the user's array while the fit runs
-    target = _target(model, bound, settings)
+    if not isinstance(bound, BoundFamily):
+        raise InputError(f"family: {type(family).__name__}.bind must return a BoundFamily, got {bound!r}.")
+    optimum = settings.check_optimum(model)
+    target = None
+    if optimum is not None and settings.stop_within is not None:
+        target = StopWithin(bound.initial_flat(*optimum), settings.stop_within)
     initial, start = _initial(model, bound, settings, init)
+    if np.shape(initial) != (bound.n_params,):
+        raise InputError(f"family: a start has shape {np.shape(initial)}, but n_params says {bound.n_params!r}.")
     _check_start(model, bound, initial)
     del bound  # its index arrays would lie beside the engine's
     described = {**settings.describe(), "engine": runner.name}
@@ -211,16 +218,6 @@ def run(
             error.add_note(f"The fit so far ({monitor.partial.n_updates} updates) is this exception's `partial_fit`.")
         raise
     return Fit(model, family, spec, outcome, monitor.rows, monitor.seconds)
-
-
-def _target(model: Model, bound: BoundFamily, settings: Settings) -> StopWithin | None:
-    """Where the run ends early."""
-    if settings.stop_within is None:
-        return None
-    optimum = model.optimum()
-    if optimum is None:
-        raise InputError(f"stop_within: {model.label} does not know its optimum; tv.models.IsotropicGaussian does.")
-    return StopWithin(bound.initial_flat(*optimum), settings.stop_within)
 
 
 def _initial(model: Model, bound: BoundFamily, settings: Settings, init: Any) -> tuple[np.ndarray, dict[str, Any]]:

@@ -217,10 +217,8 @@ class Fit:
             If the file cannot be written.
         """
         target = check_writable(path, "save")
-        try:
-            plain, arrays = split_state(self.model.get_state(), "model.")
-        except InputError:  # a model of the user's own, which load_fit then has to be given
-            plain, arrays = None, {}
+        # a model of the user's own may not tell its state, and has to be given to load_fit then
+        plain, arrays = split_state(self.model.get_state(), "model.") if self.model.has_state else (None, {})
         header = {
             "kind": FIT_KIND,
             "format": FIT_FORMAT,
@@ -264,6 +262,8 @@ def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
 
     where = as_path(path, "load_fit")
     header, arrays = read_archive(where, FIT_KIND, "load_fit", ["format"])
+    if not isinstance(header["format"], int):
+        raise damaged(where, "load_fit", f"its format is {header['format']!r}")
     if header["format"] > FIT_FORMAT:
         raise OutputError(f"load_fit: {str(path)!r} was written by a later version of pyturingvi; upgrade it.")
     try:
@@ -280,7 +280,7 @@ def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
         seconds = header["seconds"]
     except InputError as error:  # what the file names is not to be had here
         raise OutputError(f"load_fit: {str(where)!r}: {error}") from None
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise damaged(where, "load_fit", error) from None
     if not from_file and (not isinstance(model, Model) or model_digest(model) != spec.model_digest):
         what = "holds no model" if model is None else "is of another model"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import numbers
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
@@ -17,8 +15,9 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.rules import Adam, Rule, get_rule
 from pyturingvi.support.archive import digest
-from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
+from pyturingvi.support.arguments import LARGEST_SEED, positive_number, real_array, whole_number
 from pyturingvi.support.array_namespace import DTYPES
+from pyturingvi.support.registry import defines
 
 ENGINES = ("auto", "numpy", "julia")
 DEVICES = ("cpu", "cuda")
@@ -83,7 +82,7 @@ class Settings:
         checked["seed"] = whole_number("seed", self.seed, 0, LARGEST_SEED)
         location = finite_array("init_location", self.init_location)
         checked["init_location"] = float(location) if location.shape == () else location
-        checked["init_scale"] = _positive("init_scale", self.init_scale)
+        checked["init_scale"] = positive_number("init_scale", self.init_scale)
         for name, known in (("engine", ENGINES), ("device", DEVICES), ("dtype", DTYPES)):
             value = getattr(self, name)
             if not isinstance(value, str) or value not in known:
@@ -91,7 +90,7 @@ class Settings:
         if self.averaging is not None and not isinstance(self.averaging, PolynomialAveraging):
             raise InputError(f"averaging must be tv.PolynomialAveraging(...) or None, got {self.averaging!r}.")
         if self.stop_within is not None:
-            checked["stop_within"] = _positive("stop_within", self.stop_within)
+            checked["stop_within"] = positive_number("stop_within", self.stop_within)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -107,6 +106,15 @@ class Settings:
         if location.shape not in ((), (dim,)):
             raise InputError(f"init_location must be a number or have shape ({dim},), got {location.shape}.")
         return np.broadcast_to(location, (dim,))
+
+    def check_optimum(self, model: Model) -> tuple[np.ndarray, float] | None:
+        """Location (d,) and scale of the optimum where the run is to stop within a distance, or an InputError."""
+        if self.stop_within is None:
+            return None
+        optimum = model.optimum() if defines(model, "optimum") else None
+        if optimum is None:
+            raise InputError(f"stop_within: {model.label} does not know its optimum; tv.models.IsotropicGaussian does.")
+        return optimum
 
     def describe(self) -> dict[str, Any]:
         """JSON-able description; the start apart, which `init` may replace."""
@@ -133,13 +141,6 @@ def finite_array(name: str, value: Any) -> np.ndarray:
         count = int((~np.isfinite(array)).sum())
         raise InputError(f"{name} holds {count} NaN or infinite values; all must be finite.")
     return array
-
-
-def _positive(name: str, value: Any) -> float:
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
-    if not (real and math.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
-    return float(value)
 
 
 def model_digest(model: Model) -> str:

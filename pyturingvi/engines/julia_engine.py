@@ -82,6 +82,8 @@ class JuliaStepper(Stepper):
                 self._vectors[name][:] = start[name]
         self._noise = None if noise is None else np.ascontiguousarray(noise, dtype=np.float64)
         target = None if stop_within is None else np.ascontiguousarray(stop_within.params, dtype=dtype)
+        if self.done and target is not None and stop_within is not None:  # a run that had arrived does not go on
+            self.arrived = bool(((self._vectors["params"] - target) ** 2).sum() <= stop_within.epsilon)
         stepsize = rule.schedule.config()
         fixed = not isinstance(stepsize, dict)
         P = runtime.module

@@ -87,6 +87,8 @@ class NumpyStepper(Stepper):
                 slot[...] = bound.from_flat(vectors[f"slot{k}"])
             self.rule.scalars.update(snapshot.scalars)
         self.distance_buffer = bound.xp.empty_like(self.work if self.target is not None else self.work[:0])
+        if self.done:  # a run that had arrived does not go on
+            self._see_arrival()
 
     def advance(self, last: int) -> bool:
         objective = self.objective
@@ -98,10 +100,14 @@ class NumpyStepper(Stepper):
             self.averaging.update(self.average, self.work, self.done + 1)
         self.done += finite
         self.params_valid = True
-        if finite and self.stop_within is not None:
-            apart = objective.bound.xp.subtract(self.work, self.target, out=self.distance_buffer)
-            self.arrived = bool(apart @ apart <= self.stop_within.epsilon)
+        if finite:
+            self._see_arrival()
         return finite
+
+    def _see_arrival(self) -> None:
+        if self.stop_within is not None:
+            apart = self.objective.bound.xp.subtract(self.work, self.target, out=self.distance_buffer)
+            self.arrived = bool(apart @ apart <= self.stop_within.epsilon)
 
     def elbo(self, interrupted: Callable[[], bool]) -> tuple[float, float]:
         best = self.work if self.average is None else self.average

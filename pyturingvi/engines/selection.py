@@ -9,7 +9,7 @@ from pyturingvi.engines.base import Engine
 from pyturingvi.errors import EngineError
 from pyturingvi.models.base import Model
 from pyturingvi.settings import Settings
-from pyturingvi.support.registry import class_path, defines
+from pyturingvi.support.registry import class_path, defines, is_bundled
 
 
 def obstacle(engine: str, model: Model, settings: Settings) -> str | None:
@@ -20,6 +20,9 @@ def obstacle(engine: str, model: Model, settings: Settings) -> str | None:
         # a parent's `to_julia` would run the parent in place of what was passed
         for part in settings.parts:
             if not defines(part, "to_julia"):
+                return f"your own class {class_path(type(part))}"
+        for part in (settings.averaging, settings.optimizer.schedule):
+            if part is not None and not is_bundled(part):
                 return f"your own class {class_path(type(part))}"
     return None
 
@@ -39,7 +42,7 @@ def select_engine(model: Model, settings: Settings, n_threads: int | None = None
     obstacles = {name: obstacle(name, model, settings) for name in ("numpy", "julia")}
     able = [name for name, what in obstacles.items() if what is None]
     if not able:
-        raise EngineError(f"No engine runs {obstacles['numpy']} with {obstacles['julia']}.")
+        raise EngineError(f"No engine runs {' with '.join(dict.fromkeys(filter(None, obstacles.values())))}.")
     if device not in model.devices:
         raise EngineError(f"No engine runs {model.description} with device={device!r}; use device='cpu'.")
     if wanted != "auto" and wanted not in able:

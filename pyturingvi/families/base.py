@@ -18,7 +18,7 @@ from pyturingvi.errors import InputError
 from pyturingvi.families.base_distributions import BaseDistribution, Gaussian
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array, to_numpy
-from pyturingvi.support.registry import Named, Registry
+from pyturingvi.support.registry import Named, Registry, describe
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
@@ -48,7 +48,7 @@ class Family(Named, ABC):
 
     def config(self) -> dict[str, Any]:
         """JSON-able description; `family_from_config` reads it."""
-        return {"family": self.name, **self.registry.tag(self), **_plain(vars(self))}
+        return {"family": self.name, **self.registry.tag(self), **describe(vars(self))}
 
     @classmethod
     def from_config(cls, options: Mapping[str, Any]) -> Family:
@@ -132,6 +132,8 @@ class BoundFamily(ABC):
         InputError
             If this family has no such member.
         """
+        if type(other.family) is type(self.family) and other.family.config() == self.family.config():
+            return flat.copy()
         return self._refuse(f"cannot go on from a fit of the {other.family.name} family")
 
     def check_flat(self, flat: np.ndarray) -> None:
@@ -172,8 +174,3 @@ class BoundFamily(ABC):
 
     def _refuse(self, what: str) -> NoReturn:
         raise InputError(f"The {self.family.name} family {what}.")
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON gives them back."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}

@@ -16,7 +16,7 @@ from pyturingvi.families.base import BoundFamily, Family
 from pyturingvi.families.base_distributions import BaseDistribution, BaseSpec, base_distribution
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
-from pyturingvi.support.registry import defines
+from pyturingvi.support.registry import defines, describe
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
@@ -75,9 +75,8 @@ class LocationScale(Family):
 
     def config(self) -> dict[str, Any]:
         base = self.base_distribution
-        spec = list(base.spec) if isinstance(base.spec, tuple) else base.spec
         written = {f"base_{key}": path for key, path in base.registry.tag(base).items()}
-        return {**super().config(), "base": spec, **written}
+        return {**super().config(), **describe({"base": base.spec}), **written}
 
     @classmethod
     def from_config(cls, options: Mapping[str, Any]) -> Family:
@@ -152,7 +151,7 @@ class BoundLocationScale(BoundFamily):
         return self.flat_from_location_scale(location, scale * eye_array(self.layout.dim))
 
     def embed(self, other: BoundFamily, flat: np.ndarray) -> np.ndarray:
-        if other.family.config() == self.family.config():
+        if type(other.family) is type(self.family) and other.family.config() == self.family.config():
             return flat.copy()
         return self.flat_from_location_scale(other.location(flat), other.scale(flat))
 

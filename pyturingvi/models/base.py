@@ -220,9 +220,14 @@ class Model(Named, ABC):
 
     def fingerprint(self) -> list[Any]:
         """Arrays and plain values beyond `get_state` that tell this model from another, for a checkpoint."""
-        if type(self).get_state is not Model.get_state:
+        if defines(self, "get_state"):  # a parent's does not know what its subclass added
             return []
         return list(self.log_density_and_gradient(np.random.default_rng(0).normal(size=(2, self.dim))))
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a file can hold it: its own class has `get_state` and `from_state`; a parent's lose something."""
+        return defines(self, "get_state") and "from_state" in type(self).__dict__
 
     def get_state(self) -> dict[str, Any]:
         """Arrays, numbers, strings and lists from which `from_state` rebuilds the model (no pickle)."""

@@ -23,6 +23,7 @@ from pyturingvi.models.turing_data import (
     suspicious_data,
 )
 from pyturingvi.support.array_namespace import Array, namespace_of
+from pyturingvi.support.registry import defines
 
 AD_BACKENDS = ("forwarddiff", "reversediff", "compiled_reversediff", "mooncake", "zygote")
 _announced: set[tuple[str, str]] = set()  # sources and backends that this process has compiled
@@ -121,11 +122,11 @@ class Turing(Model):
     # ---- Julia --------------------------------------------------------------------------------------------
     @property
     def engines(self) -> frozenset[str]:
-        return frozenset({"julia"})
+        return frozenset({"julia"} if defines(self, "to_julia") else ())
 
     @property
     def description(self) -> str:
-        return "tv.models.Turing, a Turing model in Julia source"
+        return "tv.models.Turing, a Turing model in Julia source" if defines(self, "to_julia") else super().description
 
     def to_julia(self, runtime: Any = None, ad: str | None = None) -> Any:
         """The model inside Julia, built on first use; with another backend than its own, it is built anew."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyturingvi.errors import InputError
 from pyturingvi.support.array_namespace import Array
+from pyturingvi.support.registry import CLASS_KEY, class_path
 
 
 @dataclass(frozen=True)
@@ -34,4 +35,5 @@ class PolynomialAveraging:
 
     def config(self) -> dict[str, Any]:
         """JSON-able description."""
-        return {"averaging": "polynomial", "eta": float(self.eta)}
+        own = {} if type(self) is PolynomialAveraging else {CLASS_KEY: class_path(type(self))}
+        return {"averaging": "polynomial", "eta": float(self.eta), **own}

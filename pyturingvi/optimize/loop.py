@@ -93,7 +93,7 @@ def run_loop(stepper: Stepper, monitor: RunMonitor) -> Outcome:
         try:
             if stepper.done and stepper.done % every == 0:
                 record()
-            while stepper.done < total and not monitor.stop_requested:
+            while stepper.done < total and not stepper.arrived and not monitor.stop_requested:
                 if not stepper.advance(min(total, (stepper.done // every + 1) * every)):
                     status = "diverged"
                     message = (
@@ -102,12 +102,13 @@ def run_loop(stepper: Stepper, monitor: RunMonitor) -> Outcome:
                     )
                     break
                 if stepper.arrived:
-                    message = f"arrived after {stepper.done} updates"
                     break
                 if stepper.done % every == 0 and math.isnan(record()):
                     break
                 monitor.tick(stepper.done, stepper.snapshot)
-            if status == "completed" and monitor.stop_requested and stepper.done < total:
+            if stepper.arrived:
+                message = f"arrived after {stepper.done} updates"
+            elif status == "completed" and monitor.stop_requested and stepper.done < total:
                 who = "the callback" if monitor.stopped_by_callback else "Ctrl-C"
                 status, message = "interrupted", f"stopped by {who} after {stepper.done} of {total} updates"
             if not monitor.rows or monitor.rows[-1][0] != stepper.done:

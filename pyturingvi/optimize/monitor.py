@@ -136,19 +136,19 @@ class RunMonitor:
         if self._checkpoint is None:
             return
         snapshot = take_snapshot()
-        header = {
-            "kind": _CHECKPOINT,
-            "spec": self.description,
-            "iteration": snapshot.iteration,
-            "scalars": snapshot.scalars,
-            "seconds": self.seconds,
-        }
         rows = np.array(self.rows, dtype=np.float64).reshape(-1, 4)
         try:
+            header = {
+                "kind": _CHECKPOINT,
+                "spec": self.description,
+                "iteration": snapshot.iteration,
+                "scalars": {name: float(value) for name, value in snapshot.scalars.items()},
+                "seconds": self.seconds,
+            }
             write_archive(self._checkpoint, header, {"rows": rows, **snapshot.vectors})
-        except OSError as error:  # a full disk must not cost the run
+        except (OSError, TypeError, ValueError) as error:  # a full disk, or an odd scalar, must not cost the run
             warnings.warn(
-                f"checkpoint: cannot write {str(self._checkpoint)!r}: {error.strerror or error}. "
+                f"checkpoint: cannot write {str(self._checkpoint)!r}: {getattr(error, 'strerror', None) or error}. "
                 "The run goes on without it.",
                 RuntimeWarning,
                 stacklevel=2,
@@ -169,6 +169,8 @@ class RunMonitor:
             self._checkpoint, _CHECKPOINT, "checkpoint", ["spec", "iteration", "seconds"], ["rows"]
         )
         then, now = header["spec"], self.description
+        if not isinstance(then, dict) or not isinstance(header["iteration"], int):
+            raise damaged(self._checkpoint, "checkpoint", "its header has values of a wrong kind")
         free = {"n_iterations"} if now.get("noise") is None else set()
         # a setting that the writer did not know yet had its default there, which is None
         different = [key for key in {**now, **then} if then.get(key) != now.get(key) and key not in free]
@@ -187,9 +189,18 @@ class RunMonitor:
         for name in names:
             if name not in arrays:
                 raise damaged(self._checkpoint, "checkpoint", f"it has no {name!r}")
-        # the rows an uninterrupted run would have by now: the last one may come from a cut-short estimate
-        every, last = self.elbo_every, int(header["iteration"])
-        self.rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in rows if i < last and i % every == 0]
-        self._earlier_seconds = float(header["seconds"])
-        self._shown = int(header["iteration"])
-        return Snapshot(int(header["iteration"]), arrays, header.get("scalars", {}))
+        for name in arrays:
+            if name not in names:
+                raise InputError(f"checkpoint: {str(self._checkpoint)!r} has a vector {name!r} of another run.")
+        try:
+            # the rows an uninterrupted run would have by now: the last one may come from a cut-short estimate
+            every, last = self.elbo_every, int(header["iteration"])
+            found = [(int(i), float(e), float(s), float(t)) for i, e, s, t in rows if i < last and i % every == 0]
+            scalars = {name: float(value) for name, value in header.get("scalars", {}).items()}
+            seconds, size = float(header["seconds"]), arrays["params"].size
+            if last < 0 or any(vector.shape != (size,) or vector.dtype != np.float64 for vector in arrays.values()):
+                raise ValueError("its vectors are no vectors of one length")
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            raise damaged(self._checkpoint, "checkpoint", error) from None
+        self.rows, self._earlier_seconds, self._shown = found, seconds, last
+        return Snapshot(last, arrays, scalars)

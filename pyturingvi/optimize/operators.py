@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from pyturingvi.errors import InputError
 from pyturingvi.families.base import BoundFamily
 from pyturingvi.support.array_namespace import Array
-from pyturingvi.support.registry import CLASS_KEY, Named, Registry
+from pyturingvi.support.registry import CLASS_KEY, Named, Registry, describe
 
 
 class Operator(Named, ABC):
@@ -27,7 +27,7 @@ class Operator(Named, ABC):
 
     def config(self) -> dict[str, Any]:
         """JSON-able description; `operator_from_config` reads it."""
-        return {"operator": self.name, **self.registry.tag(self), **vars(self)}
+        return {"operator": self.name, **self.registry.tag(self), **describe(vars(self))}
 
 
 @dataclass(frozen=True)

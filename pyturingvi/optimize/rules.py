@@ -21,7 +21,7 @@ from pyturingvi.optimize.operators import Operator, ProximalEntropy, ScaleProjec
 from pyturingvi.optimize.schedules import Schedule, as_schedule
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.parallel import Workers
-from pyturingvi.support.registry import CLASS_KEY, Named, Registry, defines
+from pyturingvi.support.registry import CLASS_KEY, Named, Registry, defines, describe
 
 _SLICE = 32_768  # entries: parameters, gradient, moments and scratch of one slice fit in a core's L2 cache
 _PARALLEL_FROM = 500_000  # below this, handing slices to threads costs more than it gains
@@ -59,8 +59,10 @@ class Rule(Named, ABC):
 
     def config(self) -> dict[str, Any]:
         """JSON-able description; `rule_from_config` reads it."""
-        given = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
-        operator = given.pop("operator", None)
+        derived = {one.name for one in fields(self) if not one.init}
+        left_out = {*derived, "operator", "stepsize"}
+        given = describe({name: value for name, value in vars(self).items() if name not in left_out})
+        operator = None if "operator" in derived else self.operator
         followed = {} if operator is None else {"operator": operator.config()}
         return {"rule": self.name, **self.registry.tag(self), **given, "stepsize": self.schedule.config(), **followed}
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.support.arguments import whole_number
+from pyturingvi.support.registry import CLASS_KEY, class_path
 
 MAX_STEPSIZE = 1e15  # a step of any finite gradient then stays finite, in float32 too
 
@@ -53,7 +54,8 @@ class StepDecay:
         return float(self.initial * self.factor ** ((iteration - 1) // self.every))
 
     def config(self) -> Any:
-        return {"schedule": "step-decay", "initial": self.initial, "factor": self.factor, "every": self.every}
+        own = {} if type(self) is StepDecay else {CLASS_KEY: class_path(type(self))}
+        return {"schedule": "step-decay", "initial": self.initial, "factor": self.factor, "every": self.every, **own}
 
 
 Schedule = Fixed | StepDecay
@@ -93,6 +95,8 @@ def as_schedule(stepsize: Any, where: str) -> Schedule:
     """Read an optimizer's stepsize: a number, a schedule, or what `config` gave."""
     if isinstance(stepsize, Fixed | StepDecay):
         return stepsize
+    if isinstance(stepsize, dict) and CLASS_KEY in stepsize:
+        raise InputError(f"{where}: the stepsize is the class {stepsize[CLASS_KEY]}, which is not rebuilt.")
     if isinstance(stepsize, dict) and {"initial", "factor", "every"} <= stepsize.keys():
         return step_decay(stepsize["initial"], stepsize["factor"], stepsize["every"])
     return Fixed(check_stepsize(stepsize, where))

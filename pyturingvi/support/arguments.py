@@ -19,6 +19,8 @@ def whole_number(name: str, value: Any, least: int, most: int = LARGEST) -> int:
     whole = isinstance(value, int | np.integer) or (
         isinstance(value, float | np.floating) and float(value).is_integer()
     )
+    if isinstance(value, np.number) and whole:
+        value = int(value)  # small floats and integers of NumPy cannot be compared with the bounds
     if isinstance(value, bool | np.bool_) or not whole or value < least:
         shown = repr(value) if not whole or abs(value) <= LARGEST_SEED else "one that is too long to show"
         raise InputError(f"{name} must be a whole number of at least {least}, got {shown}.")
@@ -26,6 +28,18 @@ def whole_number(name: str, value: Any, least: int, most: int = LARGEST) -> int:
         largest = "2**1024 - 1" if most == LARGEST_SEED else str(most)
         raise InputError(f"{name} must be at most {largest}; what was given is larger.")
     return int(value)
+
+
+def positive_number(name: str, value: Any) -> float:
+    """`value` as a float; an InputError where it is no finite real number above 0."""
+    try:
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+        number = float(value) if real else 0.0
+    except OverflowError:
+        raise InputError(f"{name} must be a finite number above 0; what was given is too large for a float.") from None
+    if not 0 < number < float("inf"):
+        raise InputError(f"{name} must be a finite number above 0, got {value!r}.")
+    return number
 
 
 def real_array(name: str, value: Any) -> np.ndarray:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import re
+import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
 from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.support.archive import digest
 
 T = TypeVar("T")
+_IN_WORDS = "in words"
 CLASS_KEY = "class"  # in a description, of an object whose class is not registered
 
 
@@ -34,14 +40,19 @@ class Registry(dict[str, type[T]]):
             If it is abstract, or another class has the name.
         """
         name = cls.name  # type: ignore[attr-defined]
-        if not isinstance(name, str) or not name:
-            raise InputError(f"register: {cls.__name__}.name must be a string that files can call it by, got {name!r}.")
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
+            raise InputError(
+                f"register: {cls.__name__}.name must be letters, digits, '_', '-' and '.', at most 64: files are named "
+                f"by it; got {name!r}."
+            )
         if inspect.isabstract(cls):
             missing = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]
             raise InputError(f"register: {cls.__name__} lacks {missing}.")
         other = self.get(name)
         if other is not None and class_path(other) != class_path(cls):
             raise InputError(f"register: the {self.kind} {name!r} is {class_path(other)} already; choose another name.")
+        if other is not None and other is not cls and cls.__module__ != "__main__":
+            warnings.warn(f"register: another class {class_path(cls)} takes the first one's place.", stacklevel=3)
         self[name] = cls
         return cls
 
@@ -68,6 +79,8 @@ class Registry(dict[str, type[T]]):
                 f"The {self.kind} {name!r} is the class {written}, which is not registered here. Import it and call "
                 "tv.register on it first; no other class is put in its place."
             )
+        if any(isinstance(value, Mapping) and _IN_WORDS in value for value in description.values()):
+            raise InputError(f"The {self.kind} {name!r} has settings that files do not hold, such as arrays.")
         if found is None:
             raise unknown_name(self.kind, name, self)
         return found
@@ -87,6 +100,23 @@ class Registry(dict[str, type[T]]):
             )
 
 
+def describe(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an object as JSON gives them back; what JSON cannot hold appears as a digest or in words."""
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {_IN_WORDS: f"array {value.dtype}{value.shape} {digest(value)}"}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    return value if value is None or isinstance(value, bool | int | float | str) else {_IN_WORDS: repr(value)}
+
+
 class Named:
     """A kind of class that goes by a `name`: its own, never its parent's, for which it would then be taken."""
 
@@ -101,6 +131,11 @@ class Named:
 def class_path(cls: type) -> str:
     """Module and qualified name of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def is_bundled(thing: object) -> bool:
+    """Whether the object's class comes with the package, so that any process has it."""
+    return type(thing).__module__.startswith("pyturingvi.")
 
 
 def defines(thing: object, method: str) -> bool:

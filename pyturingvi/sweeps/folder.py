@@ -22,6 +22,7 @@ from pyturingvi.models import Model, model_class
 from pyturingvi.settings import model_digest
 from pyturingvi.support.archive import join_state, read_archive, split_state, write_archive
 from pyturingvi.support.files import check_writable, failures_named, make_folder, write_text
+from pyturingvi.support.registry import is_bundled
 from pyturingvi.sweeps.cell_file import FINISHED, LaterVersion, read_cell
 
 _MODEL_KIND = "model"
@@ -114,6 +115,8 @@ def read_timing(path: Path) -> dict[str, Any]:
 # ---- models -------------------------------------------------------------------------------------------------
 def store_model(folder: SweepFolder, model: Model, digest: str) -> str | None:
     """Write a model for the workers to read, once, anew over a damaged file; its name, None if no file can hold it."""
+    if not model.has_state or not is_bundled(model):  # a worker has not imported a class of the user's own
+        return None
     target = folder.models / f"{model.name}-{digest}.npz"
     with suppress(Exception):  # whatever a model raises that is made from damaged data
         stored = read_model(target)

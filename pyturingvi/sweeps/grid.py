@@ -141,6 +141,7 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
     model, model_id, n_data = _model(given["model"], data, models)
     settings = Settings.of(**{name: value for name, value in given.items() if name in (*_OF_FIT, "stepsize")})
     settings.check_location(model.dim)
+    settings.check_optimum(model)
     model.registry.require(model, "sweep")
     for part in settings.parts:
         part.registry.require(part, "sweep")
