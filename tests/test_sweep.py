@@ -175,6 +175,16 @@ def test_the_time_left_goes_by_the_expected_cost_not_by_the_count(monkeypatch, c
     assert [duration(x) for x in (5.2, 99, 130, 5900, 9000)] == ["5 s", "99 s", "2 min", "98 min", "2.5 h"]
 
 
+def test_costs_that_add_up_to_more_in_another_order_fill_the_bar(capsys):
+    costs = [0.3, 0.2, 0.1]
+    assert sum(reversed(costs)) > sum(costs)  # by rounding, which tqdm warns of
+    bar = SweepProgress(costs, costs, show=True)
+    for cost in reversed(costs):
+        bar.count("completed", cost)
+    bar.close()
+    assert "sweep: 100%" in capsys.readouterr().err
+
+
 def test_the_bar_counts_cells_and_what_became_of_them(executor, tmp_path, capsys):
     model = tv.models.LogDensity(normal, LAYOUT)
     grid = {"model": model, "optimizer": ["sgd"], "stepsize": [1e-2, 1e12], **SMALL}

@@ -42,7 +42,8 @@ class SweepProgress:
         self._counts[status] += 1
         self._n_done += 1
         self._tell_counts()
-        self._bar.update(cost)
+        self._bar.n = min(self._bar.n + cost, self._bar.total)  # a sum in another order may round above it
+        self._bar.update(0)
 
     def _tell_counts(self) -> None:
         words = [f"{self._n_done}/{self._n_cells} cells"]
