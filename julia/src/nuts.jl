@@ -3,7 +3,7 @@
 """
     start_nuts(model, seed, n_chains, n_draws, n_tune, target_acceptance) -> run
 
-Turing's own NUTS on a model with a Turing form (`turing_form`, `turing_from_program`) and a gradient. The seed is a
+Turing's own NUTS on a model with a Turing form (`turing_form`, `built_model`) and a gradient. The seed is a
 whole number in decimal digits.
 """
 function start_nuts end

@@ -38,14 +38,20 @@ function message(f)
     return text
 end
 
-build(source, data, locals, ad="forwarddiff") = P.turing_from_program(P.turing_program(source, data), locals, ad)
+function build(program, locals, ad="forwarddiff")
+    started = P.start_build(program, locals, ad)
+    while P.advance_build!(started)
+    end
+    return P.built_model(started)
+end
+build(source::String, data, locals, ad="forwarddiff") = build(P.turing_program(source, data), locals, ad)
 
 @testset "eight schools: layout, values and gradients by every backend" begin
     program = P.turing_program(CENTRED, SCHOOLS)
     @test P.variable_names(program) == ["mu", "tau", "theta"]
     points = 0.8 .* randn(MersenneTwister(7), 10, 3)
     for ad in ("", "forwarddiff", "reversediff", "compiled_reversediff", "mooncake")
-        model = P.turing_from_program(program, ["theta"], ad)
+        model = build(program, ["theta"], ad)
         @test model.layout == P.Layout(2, 8, 1)
         @test P.global_labels(model) == ["mu", "linked tau"]
         @test P.log_density(model, reshape(P.reference_point(model), :, 1)) |> only |> isfinite
@@ -227,7 +233,7 @@ end
         y ~ Normal(m, 1)
     end
     """
-    density(program) = only(P.log_density(P.turing_from_program(program, String[]), zeros(1, 1)))
+    density(program) = only(P.log_density(build(program, String[], ""), zeros(1, 1)))
     @test density(P.turing_program(source, (; y=0.5))) ≈ normal(0.0, 1.0, 6.0) + normal(0.5, 0, 1)
     @test density(P.turing_program(source, (; y=0.5, shift=2.0, scale=3.0))) ≈ normal(0.0, 2.0, 3.0) + normal(0.5, 0, 1)
     @test density(P.turing_program(source, (; y=0.5), "first_one")) ≈ normal(0.0, 0, 1) + normal(0.5, 0, 1)

@@ -151,10 +151,13 @@ class Turing(Model):
         for variable in set(self.local).difference(known):
             raise unknown_name("local variable", variable, known)
         if (self.source, ad) not in _announced:
-            words = "which may take more than a minute; Ctrl-C is answered after it"
+            words = "some 10 seconds to a minute; Ctrl-C is answered after the step at work"
             print(f"pyturingvi: compiling the Turing model {self._title!r}, {words}", file=sys.stderr)
             _announced.add((self.source, ad))
-        return self._call(P.turing_from_program, program, tuple(self.local), ad)
+        build = self._call(P.start_build, program, tuple(self.local), ad)
+        while self._call(P.advance_build_b, build):  # in steps, for Ctrl-C
+            pass
+        return self._call(P.built_model, build)
 
     @property
     def _runtime(self) -> Any:

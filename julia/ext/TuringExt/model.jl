@@ -20,44 +20,36 @@ end
 
 const START_SEED = 20240611
 
-function TuringModel(model::DynamicPPL.Model, locals::Vector{String}; ad::AbstractString="", gradient::Bool=true)
-    rng = Xoshiro(START_SEED)
-    values, starts = start(model, rng)
+"""A `TuringModel` in the making: laid out, but for its gradient."""
+struct Build
+    plain::TuringModel
+    search::Search
+end
+
+function Build(model::DynamicPPL.Model, locals::Vector{String}, ad::AbstractString)
+    values, starts = start(model, Xoshiro(START_SEED))
     plain = LogDensityFunction(model, DynamicPPL.getlogjoint_internal, values)
     variables = find_variables(plain, starts[:, 1], locals)
     layout, order = layout_and_order(variables)
     transforms = fixed_transforms(plain, filter(is_global, variables), starts)
     reference = starts[:, 1]
-    gradient || return TuringModel(layout, plain, "", variables, transforms, order, reference, similar(reference))
-    name, ldf = with_gradient(model, values, starts, isempty(ad) ? default_backends(length(order)) : [ad])
-    return TuringModel(layout, ldf, name, variables, transforms, order, reference, similar(reference))
+    laid_out = TuringModel(layout, plain, "", variables, transforms, order, reference, similar(reference))
+    names = isempty(ad) ? default_backends(length(order)) : [String(ad)]
+    return Build(laid_out, Search(model, values, starts, plain, names))
 end
 
-"""The first of the backends that gives a right gradient, and the log density with it; the first one's error if none does."""
-function with_gradient(model::DynamicPPL.Model, values, starts::AbstractMatrix, names::Vector{String})
-    errors, plain = ModelError[], LogDensityFunction(model, DynamicPPL.getlogjoint_internal, values)
-    for name in names
-        try
-            adtype = load_backend(name)
-            ldf = Base.invokelatest(differentiable, model, values, adtype, name)
-            Base.invokelatest(check_gradient, ldf, check_points(plain, starts, name), name)
-            return name, ldf
-        catch error
-            error isa ModelError || rethrow()
-            push!(errors, error)
-        end
-    end
-    throw(first(errors))
+function finished(build::Build)
+    name, ldf = chosen(build.search)
+    (; layout, variables, transforms, order, reference, buffer) = build.plain
+    return TuringModel(layout, ldf, name, variables, transforms, order, reference, buffer)
 end
 
-"""The log density with a prepared gradient."""
-function differentiable(model::DynamicPPL.Model, values, adtype, name::AbstractString)
-    try
-        return LogDensityFunction(model, DynamicPPL.getlogjoint_internal, values; adtype)
-    catch error
-        error isa InterruptException && rethrow()
-        throw(ModelError(cannot_differentiate(name, error)))
+function TuringModel(model::DynamicPPL.Model, locals::Vector{String}; ad::AbstractString="", gradient::Bool=true)
+    build = Build(model, locals, ad)
+    gradient || return build.plain
+    while advance!(build.search)
     end
+    return finished(build)
 end
 
 """

@@ -67,8 +67,10 @@ function PyTuringVI.unconstrain(model::TuringModel, names, arrays)
     n_points = size(first(values(given)))[end]
     points = Matrix{Float64}(undef, PyTuringVI.dim(model.layout), n_points)
     for m in 1:n_points
+        # copies: a distribution may have no method for a view
         natural_values = Dict(
-            v.varname => from_natural(v.prototype, selectdim(given[v.name], ndims(given[v.name]), m)) for v in model.variables
+            v.varname => from_natural(v.prototype, copy(selectdim(given[v.name], ndims(given[v.name]), m)))
+            for v in model.variables
         )
         info = DynamicPPL.OnlyAccsVarInfo(DynamicPPL.VectorParamAccumulator(model.ldf))
         strategy = DynamicPPL.InitFromParams(natural_values, nothing)

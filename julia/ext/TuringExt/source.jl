@@ -14,18 +14,35 @@ function PyTuringVI.turing_program(source::AbstractString, data::NamedTuple, fun
     statements = parse_source(source)
     definitions = [definition for definition in model_definition.(statements) if !isnothing(definition)]
     definition = chosen_definition(definitions, function_name)
+    called = nothing  # the last model that the source itself makes
     for statement in statements
-        try
+        value = try
             Core.eval(space, statement)
         catch error
             error isa InterruptException && rethrow()
+            innermost(error) isa ModelError && throw(innermost(error))
             throw(ModelError("the Turing model's source does not compile: $(summarized(error, catch_backtrace()))"))
         end
+        value isa DynamicPPL.Model && (called = value)
     end
-    model = Base.invokelatest(call_with_data, space, definition, data)
-    program = Program(model, definition.name, definition.line)
+    program = if isempty(data) && !isnothing(called) && function_name in ("", string(nameof(called.f)))
+        own = findlast(d -> d.name == string(nameof(called.f)), definitions)
+        Program(called, string(nameof(called.f)), isnothing(own) ? 0 : definitions[own].line)
+    else
+        refuse_ignored(called, definition)
+        Program(Base.invokelatest(call_with_data, space, definition, data), definition.name, definition.line)
+    end
     Base.invokelatest(probe, program, data)
     return program
+end
+
+"""Refuse values that the source gives a model which does not run: its variables would be fitted."""
+function refuse_ignored(called, definition)
+    called isa DynamicPPL.Model && !(called.context isa DynamicPPL.DefaultContext) && throw(ModelError(
+        "the source conditions or fixes a model that does not run, since its function is called anew with data. Give the observed " *
+        "values in data, each under the name of an argument of $(definition.name), or let the source have all values and give no data."
+    ))
+    return nothing
 end
 
 """
@@ -66,9 +83,12 @@ function running(f, program::Program)
     end
 end
 
-function PyTuringVI.turing_from_program(program::Program, locals, ad::AbstractString="")
-    return Base.invokelatest(TuringModel, program.model, String[name for name in locals]; ad)
+function PyTuringVI.start_build(program::Program, locals, ad::AbstractString="")
+    return Base.invokelatest(Build, program.model, String[name for name in locals], ad)
 end
+
+PyTuringVI.advance_build!(build::Build) = advance!(build.search)
+PyTuringVI.built_model(build::Build) = Base.invokelatest(finished, build)
 
 function PyTuringVI.variable_names(program::Program)
     values, points = start(program.model, Xoshiro(START_SEED))
@@ -79,6 +99,13 @@ end
 # ---- the text ----------------------------------------------------------------------------------------------------
 const AT_HAND = (Turing, Turing.Distributions, Turing.Bijectors, DynamicPPL, LinearAlgebra, Random, Statistics)
 
+const NO_INCLUDE = ModelError(
+    "the Turing model's source cannot include files. Put the file's text before the model, as Path(file).read_text() gives it in Python."
+)
+const NO_SUBMODEL = ModelError(
+    "Turing has @submodel no more. Write `x ~ to_submodel(inner(...))`, which names the inner model's variables x.a, x.b, ..."
+)
+
 """A fresh module in which everything that a Turing script usually loads is at hand."""
 function user_module()
     space = Module(:TuringModelSource)
@@ -86,6 +113,8 @@ function user_module()
         Core.eval(space, :(const $(nameof(package)) = $package))
     end
     Core.eval(space, :(using .Turing, .LinearAlgebra, .Random, .Statistics))
+    Core.eval(space, :(include(_...) = throw($NO_INCLUDE)))
+    Core.eval(space, :(macro submodel(_...) throw($NO_SUBMODEL) end))
     return space
 end
 
@@ -219,15 +248,14 @@ An exception's first lines, with the line of the user's source it comes from whe
 whole model's line `but_not` to what fails in a `~` statement: no line is better than that one.
 """
 function summarized(error, trace=nothing, but_not::Int=0)
-    while error isa LoadError
-        error = error.error
-    end
-    text = first(split(sprint(showerror, error; context=:limit => true), r"\nStacktrace:|\n+Closest candidates are:"))
+    text = first(split(sprint(showerror, innermost(error); context=:limit => true), r"\nStacktrace:|\n+Closest candidates are:"))
     kept = join(Iterators.take(filter(!isempty ∘ strip, split(text, '\n')), 6), '\n')
     length(kept) > LONGEST && (kept = first(kept, LONGEST) * " ...")
     line = isnothing(trace) ? nothing : source_line(trace)
     return line in (nothing, but_not) ? kept : "$kept (line $line of the source)"
 end
+
+innermost(error) = error isa LoadError ? innermost(error.error) : error
 
 function source_line(trace)
     for frame in stacktrace(trace)

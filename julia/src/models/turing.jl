@@ -33,21 +33,36 @@ function turing_log_density end
     turing_program(source, data, function_name="") -> program
 
 Compile Julia text with at least one `@model function` and call the last one, or the one named, with the entries of the
-NamedTuple `data` that its arguments name. Throws a `ModelError` that says in one message what is wrong if the source
+NamedTuple `data` that its arguments name. Without data, a model that the source itself makes is taken as it is, such as
+`f(3) | (; y)`. Throws a `ModelError` that says in one message what is wrong if the source
 does not compile, the data do not match the arguments, the model throws, changes its data or has other variables from run
 to run, or its log density is no function of its variables.
 """
 function turing_program end
 
 """
-    turing_from_program(program, locals, ad="") -> Model
+    start_build(program, locals, ad="") -> build
 
 Lay a program's variables out as `[z, y_1, ..., y_N]`: `locals` names the variables whose last axis runs over the N
-blocks, everything else is global. `ad` is one of `ad_names()`, or "" for the fastest
-that gives a right gradient. Throws a `ModelError` if a
-local variable is unknown or does not line up, or the gradient is not to be had or wrong.
+blocks, everything else is global. `ad` is one of `ad_names()`, or "" for the fastest of those that compile soon enough to
+be worth it. Throws a `ModelError` if a local variable is unknown or does not line up.
 """
-function turing_from_program end
+function start_build end
+
+"""
+    advance_build!(build) -> Bool
+
+One more step towards a right gradient, with the compilation that it needs; false if all is done. The caller may look at
+Ctrl-C between two steps.
+"""
+function advance_build! end
+
+"""
+    built_model(build) -> Model
+
+The model with its gradient. Throws a `ModelError` if none is to be had, or right.
+"""
+function built_model end
 
 """Names of a program's or a model's variables, in the order of the model's flat vector or of Turing's."""
 function variable_names end
