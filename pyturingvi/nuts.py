@@ -243,6 +243,8 @@ def sample_nuts(
     if n_drawn == 0:
         raise KeyboardInterrupt(f"sample_nuts was interrupted after {n_tuned} of {n_tune} warm-up steps: no draws yet.")
     points, divergent, tree_depth, step_size = (np.array(runtime.to_numpy(a)) for a in runtime.call(P.nuts_draws, run))
+    del run
+    runtime.call(P.free_garbage)
     status = "completed" if n_drawn == n_draws else "failed" if failure else "interrupted"
     if status == "failed":
         kept = f"The {n_drawn:,} draws of each chain before are kept, with the status 'failed'."

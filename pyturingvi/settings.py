@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
@@ -143,6 +144,10 @@ def finite_array(name: str, value: Any) -> np.ndarray:
     return array
 
 
+# kinds of labels, which came to the state later, and what a machine chose
+_UNDIGESTED = r"(?!data:).*_dtype|ad_chosen"
+
+
 def model_digest(model: Model) -> str:
     """Digest of a model's kind, data and whatever else tells it from its likes."""
     try:
@@ -159,7 +164,7 @@ def model_digest(model: Model) -> str:
         *model.fingerprint(),
     ]
     for key in sorted(state):
-        if not key.endswith("_dtype"):  # of labels: they came to the state later, and digests stay as they were
+        if not re.fullmatch(_UNDIGESTED, key):
             items += [key, state[key]]
     return digest(*items)
 

@@ -168,6 +168,19 @@ def test_an_exception_in_the_callback_keeps_the_fit_so_far(poisson: tv.models.Mo
     assert caught.value.partial_fit.n_updates == 100  # type: ignore[attr-defined]
 
 
+def test_a_run_leaves_no_buffers_behind() -> None:
+    model = tv.models.IsotropicGaussian(200_000, n_global=1, local_dim=1)
+    runtime = tv.start_julia()
+    in_use = runtime.seval("Base.gc_live_bytes")
+    settings: dict[str, Any] = {"family": "mean-field", "n_iterations": 1, "elbo_every": 1, "elbo_samples": 2}
+    fit(model, **settings)
+    runtime.seval("GC.gc()")
+    before = in_use()
+    fit(model, **settings)
+    # a gradient and two matrices of 8 points at least
+    assert in_use() - before < 8 * model.dim * (2 + 2 * 8) / 2
+
+
 # ---- which engine -----------------------------------------------------------------------------------------
 def test_auto_takes_julia_where_it_is_set_up_and_says_so(
     poisson: tv.models.Model, capsys: pytest.CaptureFixture[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from turing_sources import CENTRED, LINE, LINE_DATA, SCHOOLS, turing_model, vary
 import pyturingvi as tv
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.models.turing_data import _RESERVED, julia_name, read_data, suspicious_data
+from pyturingvi.settings import model_digest
 
 julia = pytest.mark.julia
 KINDS = ["centred", "non-centred", "varying"]
@@ -271,6 +273,100 @@ def test_a_model_that_tests_for_infinity_may_have_it(test: str) -> None:
     np.testing.assert_allclose(model.log_density(np.array([[0.3]])), expected)
 
 
+# ---- models that hold or are held by others ---------------------------------------------------------------
+PLAIN = """
+@model function plain(n)
+    m ~ Normal()
+    y ~ filldist(Normal(m, 1), n)
+end
+"""
+
+
+@julia
+@pytest.mark.parametrize(
+    "call",
+    ["model = plain(3) | (y=[1.0, 2.0, 4.5],)", "condition(plain(3); y=[1.0, 2.0, 4.5])", "fix(plain(3), (m=0.5,))"],
+)
+def test_a_model_that_the_source_conditions_or_fixes_is_the_one_that_runs(call: str) -> None:
+    model = tv.models.Turing(PLAIN + call, ad="forwarddiff")
+    points = points_for(model)
+    if "fix" in call:
+        assert model.global_names == ["y"]
+        expected = stats.norm.logpdf(points, 0.5).sum(axis=1)
+    else:
+        assert model.global_names == ["m"]
+        expected = stats.norm.logpdf(points[:, 0]) + stats.norm.logpdf([1.0, 2.0, 4.5], points).sum(axis=1)
+    np.testing.assert_allclose(model.log_density(points), expected, rtol=1e-12)
+
+
+@julia
+def test_a_model_inside_another_has_locals_of_its_own() -> None:
+    source = """
+    @model function inner(n)
+        x ~ Normal(0, 2)
+        e ~ filldist(Normal(x, 1), n)
+        return e
+    end
+    @model function outer(y)
+        a ~ to_submodel(inner(length(y)))
+        y ~ MvNormal(a, I)
+    end
+    """
+    model = tv.models.Turing(source, LINE_DATA, local=["a.e"], ad="forwarddiff")
+    assert model.layout == tv.Layout(1, 3, 1)
+    points = points_for(model)
+    np.testing.assert_allclose(model.log_density(points), turing_model("line").log_density(points), rtol=1e-12)
+    natural = model.constrain(points)
+    assert list(natural) == ["a.x", "a.e"]
+    np.testing.assert_allclose(model.unconstrain(natural), points, rtol=1e-12)
+
+
+@julia
+def test_variables_of_every_distribution_can_be_unconstrained() -> None:
+    body = (
+        "p ~ Dirichlet(3, 1.0)\n q ~ MixtureModel([Normal(-2, 1), Normal(2, 1)], [0.3, 0.7])\n y ~ Normal(q * p[1], 1)"
+    )
+    model = tv.models.Turing(f"@model function mixed(y)\n {body}\nend", {"y": 1.0}, ad="forwarddiff")
+    points = points_for(model)
+    np.testing.assert_allclose(model.unconstrain(model.constrain(points)), points, rtol=1e-10, atol=1e-12)
+
+
+# ---- the choice of a gradient -----------------------------------------------------------------------------
+@julia
+def test_the_choice_of_a_gradient_is_kept_and_is_no_part_of_what_the_model_is() -> None:
+    model = turing_model("line")
+    assert model.ad == "forwarddiff"  # of four variables
+    state = model.get_state()
+    assert (state["ad"], state["ad_chosen"]) == ("", "forwarddiff")
+    other = tv.models.Turing.from_state({**state, "ad_chosen": "reversediff"})
+    assert other.ad == "reversediff"
+    assert model_digest(other) == model_digest(model)  # a fit of it goes on in a process that chose differently
+    assert tv.models.Turing.from_state({**state, "ad": "zygote"}).get_state()["ad"] == "zygote"
+    assert model_digest(tv.models.Turing.from_state({**state, "ad": "zygote"})) != model_digest(model)
+    data = {"data:y_dtype": 1.0, "data:ad_chosen": 2.0}
+    digests = {model_digest(tv.models.Turing.from_state({**state, key: value})) for key, value in data.items()}
+    assert len({*digests, model_digest(model)}) == 3
+
+
+@julia
+def test_ctrl_c_is_answered_between_the_steps_of_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    call = tv.models.Turing._call
+
+    def press(self: tv.models.Turing, function: Any, *args: Any) -> Any:
+        calls.append(str(function))
+        if "advance_build" in calls[-1]:
+            signal.raise_signal(signal.SIGINT)
+        return call(self, function, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tv.models.Turing, "_call", press)
+        with pytest.raises(KeyboardInterrupt):
+            tv.models.Turing(LINE, LINE_DATA, local=["e"], ad="forwarddiff")
+    assert sum("advance_build" in name for name in calls) == 1
+    assert tv.models.Turing(LINE, LINE_DATA, local=["e"], ad="forwarddiff").ad == "forwarddiff"
+
+
 # ---- refusals ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("change", "words"),
@@ -331,6 +427,13 @@ def wrong(body: str) -> str:
         (
             {"source": wrong("m += 0").replace("MvNormal(fill(m, 3), I)", "filldist(Poisson(2), 3)"), "local": []},
             r"not finite at 60 points.*'y'.*1 numbers that are no whole ones, 4.5 first.*Poisson",
+        ),
+        ({"source": 'include("more.jl")\n' + LINE}, r"cannot include files\. Put the file's text before the model"),
+        ({"source": wrong('include("more.jl")'), "local": []}, r"cannot include files\. Put the file's text"),
+        ({"source": wrong("@submodel line(y)"), "local": []}, r"no more\. Write `x ~ to_submodel\(inner"),
+        (
+            {"source": PLAIN + "plain(3) | (y=[1.0, 2.0, 4.5],)", "data": {"n": 3}, "local": []},
+            "conditions or fixes a model that does not run.*Give the observed values in data.*argument of plain",
         ),
         ({"data": {"y": []}}, r'local variable "e" is empty.*Empty: data\[\'y\'\]'),
         ({"source": f"module Inner\n{LINE}\nend"}, "no `@model function` at its top level"),

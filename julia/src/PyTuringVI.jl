@@ -13,7 +13,6 @@ using Optimisers: Optimisers
 using PrecompileTools: @compile_workload, @setup_workload
 using Random: AbstractRNG, Xoshiro, rand!, randexp!, randn!
 using SHA: sha256
-using SparseArrays: SparseMatrixCSC
 using SpecialFunctions: digamma, logbeta, loggamma
 using Zygote: Zygote
 
@@ -30,6 +29,7 @@ include("models/volatility.jl")
 include("models/turing.jl")
 include("families/base_distributions.jl")
 include("families/base.jl")
+include("families/location_scale.jl")
 include("families/scale_product.jl")
 include("families/mean_field.jl")
 include("families/full_rank.jl")

@@ -113,6 +113,23 @@ end
 """Gradients (d x M) of the log density at the last points."""
 slopes_of_session(session::Session) = in_memory(session.run.workspace.slopes)
 
+# ---- memory ---------------------------------------------------------------------------------------------------------
+const MOST_GARBAGE = 16 << 20  # bytes
+const IN_USE = Ref(0)  # bytes, after the last collection here
+
+__init__() = (IN_USE[] = Base.gc_live_bytes(); nothing)
+
+"""
+Free what ended runs have left, where that is much. Julia itself looks for garbage only while it allocates, and what
+Python has held is not young any more.
+"""
+function free_garbage()
+    Base.gc_live_bytes() - IN_USE[] > MOST_GARBAGE || return nothing
+    GC.gc()
+    IN_USE[] = Base.gc_live_bytes()
+    return nothing
+end
+
 # ---- a model alone --------------------------------------------------------------------------------------------------
 """Log density and gradient (d x M) of points (d x M), all at addresses of Float64."""
 function evaluate_at!(model::Model, points::Int, values::Int, slopes::Int, M::Int)

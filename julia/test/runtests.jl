@@ -3,7 +3,6 @@ using LinearAlgebra: I, det, tril
 using Optimisers: Optimisers
 using PyTuringVI: PyTuringVI as P
 using Random: MersenneTwister, randn
-using SparseArrays: nnz, sparse
 using Test
 using Zygote: Zygote
 

@@ -82,15 +82,6 @@ end
     end
 end
 
-@testset "the scale is the same matrix as a SparseMatrixCSC" begin
-    layout = P.Layout(2, 4, 3)
-    pattern = P.ScalePattern(P.Structured(), layout)
-    flat = randn(MersenneTwister(2), P.n_params(P.Structured(), layout))
-    C = P.scale(pattern, flat)
-    @test C == sparse(dense(pattern, flat[(P.dim(layout) + 1):end]))
-    @test nnz(C) == P.n_nonzeros(pattern)
-end
-
 @testset "the non-standardized form is y = m + A z + C u" begin
     layout = P.Layout(2, 3, 2)
     family = P.Structured(; standardized=false)

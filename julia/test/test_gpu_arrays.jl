@@ -26,7 +26,7 @@ end
 @testset "a run on GPU arrays is the run on the CPU: $(nameof(typeof(model))) $(nameof(typeof(family))) $name" for
     model in MODELS[1:3],
     family in [ALL_FAMILIES; P.Structured(P.Laplace())],
-    (name, rule, stepsize) in [("Adam", P.adam(), 1e-2), ("proximal SGD", P.proximal_sgd(), 1e-3)]
+    (name, rule, stepsize) in [("Adam", P.adam(), 1e-2), ("proximal SGD", P.sgd(P.ProximalEntropy()), 1e-3)]
 
     finite, start, expected, elbo = run_where(copy, model, family, rule, stepsize)
     finite_there, _, found, elbo_there = run_where(JLArray, model, family, rule, stepsize)

@@ -67,6 +67,30 @@ build(source::String, data, locals, ad="forwarddiff") = build(P.turing_program(s
     end
 end
 
+@testset "a backend is tried where its compilation may pay, and taken where it is clearly faster" begin
+    started = P.start_build(P.turing_program(CENTRED, SCHOOLS), ["theta"])
+    search = started.search
+    @test P.advance_build!(started) && P.advance_build!(started)
+    @test first(search.found) == "forwarddiff"
+    @test 0 < search.seconds < 0.1
+    for (seconds, worth) in (1e-6 => [], 1e-4 => ["reversediff"], 1e-3 => ["reversediff", "mooncake"])
+        search.seconds = seconds
+        @test filter(name -> TuringExt.is_worth_trying(search, name), ["reversediff", "mooncake", "forwarddiff"]) == worth
+    end
+    search.seconds = 1e-9
+    @test !P.advance_build!(started)
+    @test P.ad_of(P.built_model(started)) == "forwarddiff"
+    # the other one takes some 0.1 ms
+    for (seconds, expected) in (1e-1 => "reversediff", 1e-9 => "forwarddiff")
+        again = TuringExt.Search(search.model, search.values, search.starts, search.plain, ["reversediff"])
+        again.found, again.seconds = search.found, 1e-1  # slow enough to be worth a try
+        @test TuringExt.advance!(again)
+        again.seconds = seconds
+        @test TuringExt.advance!(again)
+        @test first(TuringExt.chosen(again)) == expected
+    end
+end
+
 const GROUPS = """
 @model function varying(x, group, y, n_groups)
     s ~ filldist(Exponential(1), 2)

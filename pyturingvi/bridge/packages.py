@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pyturingvi.errors import EngineError
 
-_STANDARD = ("LinearAlgebra", "Random", "SHA", "SparseArrays")  # come with Julia
+_STANDARD = ("LinearAlgebra", "Random", "SHA")  # come with Julia
 _LEFT_TO_THE_USER = ("CUDA", "GPUArrays")  # large, and for a GPU only: `pyturingvi setup` does not install them
 
 

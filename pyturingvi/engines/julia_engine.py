@@ -52,7 +52,10 @@ class JuliaEngine(Engine):
         stop_within: StopWithin | None = None,
     ) -> Outcome:
         stepper = JuliaStepper(self.runtime, model, settings, initial, noise, monitor, stop_within)
-        return run_loop(stepper, monitor)
+        try:
+            return run_loop(stepper, monitor)
+        finally:
+            stepper.close()
 
 
 class JuliaStepper(Stepper):
@@ -130,6 +133,11 @@ class JuliaStepper(Stepper):
             anew = False
         found = self._runtime.call(self._elbo, self._session)
         return float(found.value), float(found.std_error)
+
+    def close(self) -> None:
+        """Let Julia free the run's buffers."""
+        self._session = None
+        self._runtime.call(self._runtime.module.free_garbage)
 
     def _with_context(self, error: EngineError) -> EngineError:
         """What Julia threw in the middle, with the model and the place."""

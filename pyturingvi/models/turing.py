@@ -39,7 +39,9 @@ class Turing(Model):
     ----------
     source : str
         Julia code with at least one `@model function`. Turing, Distributions, LinearAlgebra, Random and Statistics
-        are loaded; other packages of the Julia project can be with `using`.
+        are loaded; other packages of the Julia project can be with `using`. Other models serve inside of it through
+        `to_submodel`. Where it calls the model itself, as in `f(3) | (y=[1.0, 2.0],)`, and `data` is left out, that is
+        the model.
     data : dict or DataFrame
         Value of each argument of the model by its name; a DataFrame gives its columns. Arrays keep their axes
         (`X[i, k]` is `X[i+1, k+1]` in Julia) and whether they hold floats, integers, booleans or strings; a Series
@@ -51,7 +53,10 @@ class Turing(Model):
     ad : str, optional
         Automatic differentiation: "forwarddiff", "reversediff", "compiled_reversediff" (records one path through
         the model: only without branches on its variables), "mooncake" or "zygote" (whole vectors only: no
-        assignment to elements). By default the fastest of the first, second and fourth that gives a right gradient.
+        assignment to elements). By default the first, the second and the fourth are timed on the model when it is
+        built, and the fastest with a right gradient is taken; one that compiles for longer than a usual fit takes with
+        the fastest so far is left out (Mooncake: below some 0.25 ms a gradient). Another build may choose otherwise
+        where two are about as fast, and numbers then differ by rounding: `ad=model.ad` fixes the choice.
     name : str, optional
         Which `@model function` of the source to use; by default the last.
 
@@ -76,9 +81,9 @@ class Turing(Model):
     labels of elements count from 1 as in Julia. What the model sets with `:=` is returned too. A Cholesky factor
     comes back as its triangular matrix.
 
-    The first build of a model compiles it, for seconds or more than a minute, and answers Ctrl-C when that is done.
-    What the source does runs inside this process: a function in it that calls itself without end overflows the stack,
-    and ends Python.
+    The first build of a model compiles it, for 10 seconds to more than a minute, in steps between which it answers
+    Ctrl-C; the longest is Mooncake's or Zygote's. What the source does runs inside this process: a function in it that
+    calls itself without end overflows the stack, and ends Python.
 
     Examples
     --------
@@ -115,7 +120,8 @@ class Turing(Model):
         if name is not None and not (isinstance(name, str) and is_text(name)):
             raise InputError(f"Turing: name must be the name of a `@model function`, got {name!r}.")
         self._function = julia_name(name or "")
-        self.ad = ad or ""
+        self._asked_ad = ad or ""
+        self.ad = self._asked_ad
         self._inner: Any = None
         self._describe()
 
@@ -223,7 +229,8 @@ class Turing(Model):
         return {
             "source": self.source,
             "local": list(self.local),
-            "ad": self.ad,
+            "ad": self._asked_ad,
+            "ad_chosen": self.ad,
             "function": self._function,
             "title": self._title,
             "layout": [self.layout.n_global, self.layout.n_local, self.layout.local_dim],
@@ -237,7 +244,8 @@ class Turing(Model):
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Turing:
         model = cls.__new__(cls)
-        model.source, model.local, model.ad = state["source"], list(state["local"]), state["ad"]
+        model.source, model.local, model._asked_ad = state["source"], list(state["local"]), state["ad"]
+        model.ad = state.get("ad_chosen", model._asked_ad)
         model._function = state["function"]
         model._inner = None
         model.data = {key.removeprefix("data:"): value for key, value in state.items() if key.startswith("data:")}

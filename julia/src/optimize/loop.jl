@@ -60,8 +60,8 @@ end
 """
     advance!(run, last, seconds) -> finite
 
-Make updates up to number `last`, or until `seconds` are over or the run has arrived. False if the next gradient is not finite: the parameters
-are then the last finite ones, and `run.workspace.slopes` shows where it broke.
+Make updates up to number `last`, or until `seconds` are over or the run has arrived. False if the next gradient is not
+finite: the parameters are then the last finite ones, and `run.workspace.slopes` shows where it broke.
 """
 function advance!(run::Run, last::Int, seconds::Float64=Inf)
     stop = time_ns() + (isfinite(seconds) ? round(UInt64, 1e9 * seconds) : typemax(UInt64) ÷ 4)
@@ -76,19 +76,4 @@ function advance!(run::Run, last::Int, seconds::Float64=Inf)
         time_ns() >= stop && break
     end
     return true
-end
-
-"""
-    run!(flat, objective, rule, schedule, noise) -> n_updates
-
-Make one update of `flat` for each slice of `noise` (d x M x n_iterations), in place. Stops before an update whose
-gradient is not finite.
-"""
-function run!(
-    flat::AbstractVector, objective::Objective, rule::Rule, schedule::StepDecay, noise::AbstractArray{<:Real,3}
-)
-    slots = [zero(flat) for _ in 1:n_slots(rule)]
-    run = Run(objective, rule, GivenNoise(noise, flat), schedule, flat, slots, size(noise, 2))
-    advance!(run, size(noise, 3))
-    return run.done
 end

@@ -20,12 +20,6 @@ end
 """Plain stochastic gradient descent on the negative ELBO."""
 sgd(operator=nothing) = Rule(Optimisers.Descent(1.0), operator)
 
-"""SGD on the energy, then the proximal operator of the entropy (paper, section 2.4)."""
-proximal_sgd() = sgd(ProximalEntropy())
-
-"""SGD on the negative ELBO, then a projection that keeps `C_ii >= min_scale`."""
-projected_sgd(; min_scale=1e-5) = sgd(ScaleProjection(min_scale))
-
 # ---- a rule at work -----------------------------------------------------------------------------------------------
 """Number of vectors as long as the parameters that a rule carries from update to update."""
 n_slots(rule::Rule) = n_slots(rule.optimiser)
