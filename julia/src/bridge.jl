@@ -120,11 +120,12 @@ const IN_USE = Ref(0)  # bytes, after the last collection here
 __init__() = (IN_USE[] = Base.gc_live_bytes(); nothing)
 
 """
-Free what ended runs have left, where that is much. Julia itself looks for garbage only while it allocates, and what
-Python has held is not young any more.
+Free what ended runs have left, where that is much. Julia itself looks for garbage only while it allocates. What Python
+held is free after the second collection: the first one ends PythonCall's hold on it.
 """
 function free_garbage()
     Base.gc_live_bytes() - IN_USE[] > MOST_GARBAGE || return nothing
+    GC.gc()
     GC.gc()
     IN_USE[] = Base.gc_live_bytes()
     return nothing
