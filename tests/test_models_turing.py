@@ -111,7 +111,16 @@ def test_float32_points_are_computed_in_float64() -> None:
 
 
 @julia
-@pytest.mark.parametrize("ad", ["forwarddiff", "reversediff", "compiled_reversediff", "mooncake", "zygote"])
+@pytest.mark.parametrize(
+    "ad",
+    [
+        "forwarddiff",
+        "reversediff",
+        "compiled_reversediff",
+        "mooncake",
+        pytest.param("zygote", marks=pytest.mark.slow),  # more than a minute of compilation
+    ],
+)
 def test_every_backend_gives_the_same_gradient(ad: str) -> None:
     model = turing_model("line", ad)  # in whole vectors, as Zygote needs it
     assert model.ad == ad
