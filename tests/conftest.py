@@ -25,6 +25,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_LONG = {"test_julia_package.py", "test_julia_runtime.py", "test_models_turing.py", "test_nuts.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take minutes begin first, so that none is left over for one process at the end."""
+    items.sort(key=lambda item: item.path.name not in _LONG)
+
+
 @pytest.fixture(autouse=True)
 def _only_marked_tests_find_julia(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
