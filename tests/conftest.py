@@ -28,6 +28,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 _LONG = {"test_julia_package.py", "test_julia_runtime.py", "test_models_turing.py", "test_nuts.py"}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the order of the files: pytest-xdist would put those with few tests last, however long these take."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take minutes begin first, so that none is left over for one process at the end."""
     items.sort(key=lambda item: item.path.name not in _LONG)
