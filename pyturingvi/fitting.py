@@ -15,7 +15,7 @@ from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.loop import StopWithin
-from pyturingvi.optimize.memory import check_limit, check_memory, fit_bytes
+from pyturingvi.optimize.memory import check_limit, check_memory
 from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.optimize.rules import Adam, Rule
 from pyturingvi.result import Fit
@@ -164,32 +164,23 @@ def run(
     n_threads = None if n_threads is None else whole_number("n_threads", n_threads, 1)
     if callback is not None and not callable(callback):
         raise InputError(f"callback must be a function of (iteration, elbo), got {callback!r}.")
-    family, rule, device = settings.family, settings.optimizer, settings.device
+    family, device = settings.family, settings.device
     runner = select_engine(model, settings, n_threads)
     runner.check_device(device)
     path = None if checkpoint is None else check_writable(checkpoint, "checkpoint")
-    needed = fit_bytes(
-        family,
-        model.layout,
-        np.dtype(settings.dtype).itemsize,
-        rule.n_slots,
-        settings.n_samples,
-        averaging=settings.averaging is not None,
-        checkpoint=path is not None,
-        elbo_samples=settings.elbo_samples,
-    )
+    needed = settings.fit_bytes(model.layout, checkpoint=path is not None)
     draws = None if noise is None else finite_array("noise", noise)
     if draws is not None and device == "cpu":
         needed += draws.nbytes
     check_memory(needed, max_memory, device, family, model.layout, runner.device_memory(device), settings.elbo_samples)
     bound = family.bind(model.layout)
+    if not isinstance(bound, BoundFamily):
+        raise InputError(f"family: {type(family).__name__}.bind must return a BoundFamily, got {bound!r}.")
     if draws is not None:
         wanted = (settings.n_iterations, settings.n_samples, bound.noise_dim)
         if draws.shape != wanted:
             raise InputError(f"noise must have shape (n_iterations, n_samples, d) = {wanted}, got {draws.shape}.")
         draws = draws.copy()  # a callback may change the user's array while the fit runs
-    if not isinstance(bound, BoundFamily):
-        raise InputError(f"family: {type(family).__name__}.bind must return a BoundFamily, got {bound!r}.")
     optimum = settings.check_optimum(model)
     target = None
     if optimum is not None and settings.stop_within is not None:

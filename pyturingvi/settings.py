@@ -12,8 +12,10 @@ import numpy as np
 
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.families import Family, Structured, get_family
+from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
+from pyturingvi.optimize.memory import fit_bytes
 from pyturingvi.optimize.rules import Adam, Rule, get_rule
 from pyturingvi.support.archive import digest
 from pyturingvi.support.arguments import LARGEST_SEED, positive_number, real_array, whole_number
@@ -100,6 +102,19 @@ class Settings:
         """The objects whose classes may be a user's own: family, base distribution, rule and operator."""
         family, rule = self.family, self.optimizer
         return [part for part in (family, family.base_distribution, rule, rule.operator) if part is not None]
+
+    def fit_bytes(self, layout: Layout, checkpoint: bool) -> int:
+        """Bytes that a fit of a model of this layout takes at its peak."""
+        return fit_bytes(
+            self.family,
+            layout,
+            np.dtype(self.dtype).itemsize,
+            self.optimizer.n_slots,
+            self.n_samples,
+            averaging=self.averaging is not None,
+            checkpoint=checkpoint,
+            elbo_samples=self.elbo_samples,
+        )
 
     def check_location(self, dim: int) -> np.ndarray:
         """The starting location (d,), or an InputError if it has another length."""

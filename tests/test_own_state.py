@@ -142,6 +142,25 @@ def test_rules_of_unlike_state_are_told_apart(tmp_path: Path) -> None:
         rule_from_config(Weighted(1e-3, weights).config())
 
 
+def test_an_array_in_a_base_distribution_is_not_taken_for_a_setting() -> None:
+    class Skewed(tv.families.BaseDistribution):
+        kurtosis, entropy = 3.0, 0.0
+
+        def __init__(self, weights: np.ndarray) -> None:
+            self.weights = weights
+
+        def fill(self, generator: Any, out: Any) -> None:
+            generator.standard_normal(out=out)
+
+        def log_density(self, u: Any) -> Any:
+            return -0.5 * u * u
+
+    config = tv.MeanField(base=Skewed(np.ones(3))).config()
+    assert config != tv.MeanField(base=Skewed(np.zeros(3))).config()
+    with pytest.raises(InputError, match="settings that files do not hold, such as arrays"):
+        tv.families.family_from_config(config)
+
+
 def test_an_optimum_is_not_inherited() -> None:
     class Moved(tv.models.IsotropicGaussian):
         def _log_density_and_gradient(self, points: Any) -> Any:

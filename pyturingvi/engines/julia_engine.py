@@ -94,8 +94,8 @@ class JuliaStepper(Stepper):
         self._session = runtime.call(
             P.start_session,
             model.to_julia(runtime),
-            settings.family.to_julia(runtime),  # type: ignore[attr-defined]
-            rule.to_julia(runtime),  # type: ignore[attr-defined]
+            settings.family.to_julia(runtime),
+            rule.to_julia(runtime),
             stepsize=float(stepsize if fixed else stepsize["initial"]),
             factor=1.0 if fixed else float(stepsize["factor"]),
             every=1 if fixed else int(stepsize["every"]),

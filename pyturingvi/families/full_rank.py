@@ -61,7 +61,7 @@ class FullRank(LocationScale):
 
     def to_julia(self, runtime: Any) -> Any:
         """Its Julia counterpart."""
-        return runtime.call(runtime.module.FullRank, self.base_to_julia(runtime))
+        return runtime.call(runtime.module.FullRank, self.base_distribution.to_julia(runtime))
 
 
 class _BoundFullRank(BoundLocationScale):

@@ -16,7 +16,7 @@ from pyturingvi.families.base import BoundFamily, Family
 from pyturingvi.families.base_distributions import BaseDistribution, BaseSpec, base_distribution
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
-from pyturingvi.support.registry import defines, describe
+from pyturingvi.support.registry import describe
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
@@ -82,13 +82,6 @@ class LocationScale(Family):
     def from_config(cls, options: Mapping[str, Any]) -> Family:
         others = {key: value for key, value in options.items() if key not in ("base", "base_class")}
         return cls(base=base_distribution(options.get("base", "gaussian"), options.get("base_class")), **others)
-
-    def base_to_julia(self, runtime: Any) -> Any:
-        """The Julia counterpart of the base distribution, or an error that names the one without."""
-        base = self.base_distribution
-        if not defines(base, "to_julia"):
-            raise InputError(f"engine='julia' has no base distribution {type(base).__name__}; use engine='numpy'.")
-        return base.to_julia(runtime)  # type: ignore[attr-defined]
 
 
 class BoundLocationScale(BoundFamily):

@@ -35,7 +35,7 @@ class MeanField(LocationScale):
 
     def to_julia(self, runtime: Any) -> Any:
         """Its Julia counterpart."""
-        return runtime.call(runtime.module.MeanField, self.base_to_julia(runtime))
+        return runtime.call(runtime.module.MeanField, self.base_distribution.to_julia(runtime))
 
 
 class _BoundMeanField(BoundLocationScale):

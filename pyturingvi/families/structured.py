@@ -58,7 +58,9 @@ class Structured(LocationScale):
 
     def to_julia(self, runtime: Any) -> Any:
         """Its Julia counterpart."""
-        return runtime.call(runtime.module.Structured, self.base_to_julia(runtime), standardized=self.standardized)
+        return runtime.call(
+            runtime.module.Structured, self.base_distribution.to_julia(runtime), standardized=self.standardized
+        )
 
 
 class _BoundStructured(BoundLocationScale):

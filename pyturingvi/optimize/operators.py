@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pyturingvi.errors import InputError
 from pyturingvi.families.base import BoundFamily
+from pyturingvi.support.arguments import positive_number
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.registry import CLASS_KEY, Named, Registry, describe
 
@@ -59,9 +57,7 @@ class ScaleProjection(Operator):
     name: ClassVar[str] = "scale-projection"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.min_scale, numbers.Real) and 0 < self.min_scale < math.inf):
-            raise InputError(f"ScaleProjection: min_scale must be a finite number above 0, got {self.min_scale!r}.")
-        object.__setattr__(self, "min_scale", float(self.min_scale))
+        object.__setattr__(self, "min_scale", positive_number("ScaleProjection: min_scale", self.min_scale))
 
     def apply(self, bound: BoundFamily, work: Array, stepsize: float) -> None:
         bound.project_scale(work, self.min_scale)

@@ -19,9 +19,10 @@ from pyturingvi.families.base import BoundFamily
 from pyturingvi.optimize.objective import Batch
 from pyturingvi.optimize.operators import Operator, ProximalEntropy, ScaleProjection, operator_from_config
 from pyturingvi.optimize.schedules import Schedule, as_schedule
+from pyturingvi.support.arguments import positive_number
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.parallel import Workers
-from pyturingvi.support.registry import CLASS_KEY, Named, Registry, defines, describe
+from pyturingvi.support.registry import CLASS_KEY, Named, Registry, describe
 
 _SLICE = 32_768  # entries: parameters, gradient, moments and scratch of one slice fit in a core's L2 cache
 _PARALLEL_FROM = 500_000  # below this, handing slices to threads costs more than it gains
@@ -71,12 +72,8 @@ class Rule(Named, ABC):
         """The state of a run on the parameters of `bound`, before the first update."""
 
     def operator_to_julia(self, runtime: Any) -> Any:
-        """The Julia counterpart of the operator, None for none, or an error that names the one without."""
-        if self.operator is None:
-            return None
-        if not defines(self.operator, "to_julia"):
-            raise InputError(f"engine='julia' has no operator {type(self.operator).__name__}; use engine='numpy'.")
-        return self.operator.to_julia(runtime)  # type: ignore[attr-defined]
+        """The Julia counterpart of the operator, None for none."""
+        return None if self.operator is None else self.operator.to_julia(runtime)
 
 
 class RuleState(ABC):
@@ -190,8 +187,7 @@ class Adam(ElementwiseRule):
             value = getattr(self, key)
             if not (isinstance(value, numbers.Real) and 0 <= float(value) < 1):
                 raise InputError(f"Adam: {key} must lie in [0, 1), got {value!r}.")
-        if not (isinstance(self.epsilon, numbers.Real) and 0 < float(self.epsilon) < math.inf):
-            raise InputError(f"Adam: epsilon must be a finite number above 0, got {self.epsilon!r}.")
+        positive_number("Adam: epsilon", self.epsilon)
         for key in ("beta1", "beta2", "epsilon"):
             object.__setattr__(self, key, float(getattr(self, key)))
 
@@ -277,9 +273,7 @@ class ProjectedSGD(SGD):
     name: ClassVar[str] = "projected-sgd"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.min_scale, numbers.Real) and 0 < self.min_scale < math.inf):
-            raise InputError(f"ProjectedSGD: min_scale must be a finite number above 0, got {self.min_scale!r}.")
-        object.__setattr__(self, "min_scale", float(self.min_scale))
+        object.__setattr__(self, "min_scale", positive_number("ProjectedSGD: min_scale", self.min_scale))
         object.__setattr__(self, "operator", ScaleProjection(self.min_scale))
         super().__post_init__()
 

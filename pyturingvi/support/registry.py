@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.errors import EngineError, InputError, unknown_name
 from pyturingvi.support.archive import digest
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class Registry(dict[str, type[T]]):
                 f"The {self.kind} {name!r} is the class {written}, which is not registered here. Import it and call "
                 "tv.register on it first; no other class is put in its place."
             )
-        if any(isinstance(value, Mapping) and _IN_WORDS in value for value in description.values()):
+        if _has_words(description):
             raise InputError(f"The {self.kind} {name!r} has settings that files do not hold, such as arrays.")
         if found is None:
             raise unknown_name(self.kind, name, self)
@@ -117,6 +117,13 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else {_IN_WORDS: repr(value)}
 
 
+def _has_words(value: Any) -> bool:
+    """Whether something in a description stands in words alone."""
+    if isinstance(value, Mapping):
+        return _IN_WORDS in value or any(map(_has_words, value.values()))
+    return isinstance(value, list) and any(map(_has_words, value))
+
+
 class Named:
     """A kind of class that goes by a `name`: its own, never its parent's, for which it would then be taken."""
 
@@ -126,6 +133,10 @@ class Named:
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
+
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart; an inherited one does not count, see `defines`."""
+        raise EngineError(f"engine='julia' cannot run {class_path(type(self))}; use engine='numpy'.")
 
 
 def class_path(cls: type) -> str:
@@ -163,7 +174,7 @@ def register(cls: type[T]) -> type[T]:
     Raises
     ------
     InputError
-        If it is none of these, has no name of its own, or the name is taken.
+        If it is none of these, is abstract, or its name is taken or unfit for a file.
     """
     registry = getattr(cls, "registry", None)
     if not isinstance(cls, type) or not isinstance(registry, Registry):

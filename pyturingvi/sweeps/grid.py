@@ -15,7 +15,6 @@ import numpy as np
 from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.models.base import Model
-from pyturingvi.optimize.memory import fit_bytes
 from pyturingvi.problems import load_problem
 from pyturingvi.settings import Settings, model_digest
 from pyturingvi.support.archive import digest
@@ -160,16 +159,7 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
         **{name: of_fit[name] for name in _OF_FIT if name not in LATER or of_fit[name] != LATER[name]},
     }
     description = json.loads(json.dumps(description))  # as the cell's file will give it back
-    n_bytes = fit_bytes(
-        family,
-        model.layout,
-        np.dtype(settings.dtype).itemsize,
-        settings.optimizer.n_slots,
-        settings.n_samples,
-        averaging=settings.averaging is not None,
-        checkpoint=True,
-        elbo_samples=settings.elbo_samples,
-    )
+    n_bytes = settings.fit_bytes(model.layout, checkpoint=True)
     return Cell(cell_name(description), description, settings, model, _cost(model, n_data, settings), n_bytes)
 
 
