@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import start_julia
     from pyturingvi.comparisons.compare import compare
     from pyturingvi.comparisons.result import Comparison
-    from pyturingvi.errors import PyTuringVIError
+    from pyturingvi.diagnosis.report import Diagnosis
+    from pyturingvi.errors import ConvergenceWarning, PyTuringVIError
     from pyturingvi.families import FullRank, MeanField, Structured
     from pyturingvi.fitting import fit
     from pyturingvi.layout import Layout
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "Adam": "optimize.rules",
     "Comparison": "comparisons.result",
+    "ConvergenceWarning": "errors",
+    "Diagnosis": "diagnosis.report",
     "Fit": "result",
     "FullRank": "families",
     "Layout": "layout",
@@ -58,6 +61,8 @@ __all__ = [
     "SGD",
     "Adam",
     "Comparison",
+    "ConvergenceWarning",
+    "Diagnosis",
     "Fit",
     "FullRank",
     "Layout",

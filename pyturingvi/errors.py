@@ -1,4 +1,4 @@
-"""Errors a user meets: each says which input is wrong, what is wrong with it and what to do."""
+"""Errors and warnings a user meets: each says which input is wrong, what is wrong with it and what to do."""
 
 from __future__ import annotations
 
@@ -46,6 +46,10 @@ class MemoryLimitError(PyTuringVIError, MemoryError):
 
 class OutputError(PyTuringVIError, OSError):
     """A path for a result or a checkpoint cannot be written or read."""
+
+
+class ConvergenceWarning(UserWarning):
+    """A fit went astray, was still improving when it ended, or had data on a scale that no fit gets right."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from scipy.sparse import csc_array
+
+    from pyturingvi.diagnosis.report import Diagnosis
 
 FIT_FORMAT = 1
 FIT_KIND = "fit"
@@ -49,6 +52,8 @@ class Fit:
         Whether the run ended within `stop_within` of the optimum.
     seconds : float
         Wall time of the run.
+    verdict : {None, "good", "usable with care", "do not trust"}
+        What `diagnose` said last; None before.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class Fit:
         self.arrived = outcome.arrived
         self.seconds = seconds
         self.versions = versions or _versions()
+        self.verdict: str | None = None
         self._rows = list(elbo_rows)
         self._family = family
         self._bound = self._family.bind(model.layout)
@@ -182,6 +188,33 @@ class Fit:
         source = generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM, 1)
         return self._bound.draw_globals(self.params, source, whole_number("n", n, 2))
 
+    def diagnose(self, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None = None) -> Diagnosis:
+        """Say how good the fit is: `print(fit.diagnose())`.
+
+        It compares the log density with that of the fit at n draws. Where the model has `log_terms`, the locals are
+        integrated out by quadrature, so that what is judged is the globals; the draws are then moved to where the
+        density is, which also gives corrected means and standard deviations.
+
+        Parameters
+        ----------
+        n : int
+            Draws, at least 100. A draw costs some 12 to 50 evaluations of the log density.
+        seed : int
+        seeds : sequence of int, optional
+            Fit again with each of these seeds, and see whether all end at the same place. Only this can find a second
+            mode.
+
+        Returns
+        -------
+        Diagnosis
+            With `verdict`, `reasons`, `table` and `globals`.
+        """
+        from pyturingvi.diagnosis.diagnose import diagnose
+
+        found = diagnose(self, n, seed, seeds)
+        self.verdict = found.verdict
+        return found
+
     # ---- other tools --------------------------------------------------------------------------------------
     def plot_elbo(self, ax: Axes | None = None) -> Axes:
         """Plot the ELBO trace; returns the matplotlib Axes."""
@@ -201,6 +234,8 @@ class Fit:
             "message": self.message,
             "n_updates": self.n_updates,
         }
+        if self.verdict is not None:
+            attrs["verdict"] = self.verdict
         if self._rows:
             attrs |= {"elbo": self._rows[-1][1], "elbo_std_error": self._rows[-1][2]}
         return arviz_tree({"posterior": draws}, self.model.dims, self.model.coords, attrs)
@@ -233,6 +268,7 @@ class Fit:
             "arrived": self.arrived,
             "seconds": self.seconds,
             "versions": self.versions,
+            **({} if self.verdict is None else {"verdict": self.verdict}),
         }
         rows = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
         try:
@@ -291,7 +327,9 @@ def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
     n_params = family.n_params(model.layout)
     if outcome.params.shape != (n_params,):
         raise damaged(where, "load_fit", f"it holds {outcome.params.size} parameters in place of {n_params}")
-    return Fit(model, family, spec, outcome, rows, seconds, versions)
+    found = Fit(model, family, spec, outcome, rows, seconds, versions)
+    found.verdict = header.get("verdict")
+    return found
 
 
 def _versions() -> dict[str, str]:

@@ -195,3 +195,36 @@ def test_pandas_inputs_whose_rows_are_in_another_order_are_refused() -> None:
         RobustPoisson(GOOD_X, pd.Series(GOOD_Y), shuffled * 0.1)
     assert RobustPoisson(FRAME, shuffled.loc[FRAME.index]).dim == 9
     assert RobustPoisson(np.ones((3, 1)), GOOD_Y).dim == 8  # a constant covariate is allowed
+
+
+# ---- advice ------------------------------------------------------------------------------------------------
+YEARS = np.tile(np.arange(1984.0, 2005.0, 4.0), 10)
+
+
+def advice(column: np.ndarray) -> list[str]:
+    x = pd.DataFrame({"income": np.linspace(-1.7, 1.7, len(column)), "year": column})
+    return RobustPoisson(x, np.ones(len(column))).advice()
+
+
+def test_advice_names_the_covariate_and_the_remedy() -> None:
+    (words,) = advice(YEARS)
+    assert "Covariate 'year' of X has mean 1994 and standard deviation 6.83" in words
+    assert "Subtract its mean and divide by its standard deviation" in words
+    assert len(advice(1e4 * (YEARS - YEARS.mean()))) == 1
+    assert len(advice(1e-4 * (YEARS - YEARS.mean()))) == 1
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        (YEARS - YEARS.mean()) / YEARS.std(),
+        YEARS - 1984,
+        np.ones(60),
+        np.full(60, 1984.0),
+        np.eye(1, 60)[0],
+        1 - np.eye(1, 60)[0],
+    ],
+    ids=["standardized", "from 0 on", "ones", "constant", "rare group", "rare gap"],
+)
+def test_no_advice_where_the_scale_is_usual(column: np.ndarray) -> None:
+    assert advice(column) == []

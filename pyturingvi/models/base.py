@@ -135,6 +135,10 @@ class Model(Named, ABC):
             raise InputError(f"{self.description}: there are no log terms, since {self.no_log_terms}.")
         return self._log_terms(self._check_points(points))
 
+    def advice(self) -> list[str]:
+        """What about the data should be changed before a fit, a sentence or two each; `tv.fit` warns of it."""
+        return []
+
     def optimum(self) -> tuple[np.ndarray, float] | None:
         """Location (d,) and factor of the identity in the scale that every family's best fit has, where known."""
         return None

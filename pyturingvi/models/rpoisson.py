@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
 
 _MAX_COUNT = 2.0**53
+_FAR, _WIDE, _NARROW = 20.0, 100.0, 0.03  # mean in sd, sd and range of a covariate beyond which advice is given
 _SCALES = ("s_alpha", "s_beta", "s_eta")
 
 
@@ -90,6 +91,21 @@ class RobustPoisson(OnePassModel):
         self._sizes = np.array([1.0, n_covariates, n_rows])
         self._log_factorials = np.array([math.lgamma(count + 1.0) for count in counts])
         self._constant = -math.fsum(self._log_factorials) - 0.5 * (1 + n_covariates + n_rows) * LOG_2PI
+
+    def advice(self) -> list[str]:
+        """Covariates far from 0 or on a scale far from 1, for which the priors of alpha and beta are not meant."""
+        found = []
+        for name, column in zip(self.covariates, self.X.T, strict=True):
+            mean, sd, width = float(column.mean()), float(column.std()), float(np.ptp(column))
+            if np.isin(column, (0, 1)).all():  # a rare group, not a scale
+                continue
+            if abs(mean) > _FAR * sd > 0 or sd > _WIDE or 0 < width < _NARROW:
+                found.append(
+                    f"Covariate {name!r} of X has mean {mean:.6g} and standard deviation {sd:.3g}; the priors are "
+                    "meant for covariates of mean 0 and standard deviation 1, and may hide the effect of any other, "
+                    "whatever fits the model. Subtract its mean and divide by its standard deviation."
+                )
+        return found
 
     # ---- names --------------------------------------------------------------------------------------------
     @property

@@ -1,0 +1,32 @@
+"""Draws of a fitted distribution with `log p - log q` at each: the ELBO with little noise near its optimum."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyturingvi.families.base import BoundFamily
+from pyturingvi.models.base import Model
+from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
+
+_CHUNK_BYTES = 32 << 20
+
+
+def log_ratios(
+    model: Model, bound: BoundFamily, flat: np.ndarray, n: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`log p - log q` (n,) at n draws, the draws' globals (n, d_z), and their noise's first d_z entries (n, d_z)."""
+    work, d_z = bound.from_flat(flat), model.layout.n_global
+    source = generator(np, seed, SAMPLE_STREAM, 2)
+    rows = max(1, _CHUNK_BYTES // (8 * bound.noise_dim))
+    ratios, globals_, heads = [], [], []
+    for first in range(0, n, rows):
+        noise = np.empty((min(rows, n - first), bound.noise_dim))
+        bound.base.fill(source, noise)
+        points = np.empty((len(noise), model.dim))
+        with np.errstate(all="ignore"):
+            bound.transform(work, noise, points)
+            density = np.asarray(model.log_density(points), dtype=np.float64)
+            ratios.append(density - np.asarray(bound.log_q(work, points), dtype=np.float64))
+        globals_.append(points[:, :d_z].copy())
+        heads.append(noise[:, :d_z].copy())
+    return np.concatenate(ratios), np.concatenate(globals_), np.concatenate(heads)

@@ -1,0 +1,62 @@
+"""What `fit` warns of: a run that went astray, was cut short, or had data on a scale that no run gets right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pyturingvi.diagnosis.trend import Row, last_third
+
+
+def convergence_problems(
+    status: str,
+    message: str,
+    rows: Sequence[Row],
+    start: tuple[float, float] | None = None,
+    *,
+    budget_chosen: bool = False,
+    advice: Sequence[str] = (),
+) -> list[str]:
+    """Reasons not to trust a run, a sentence or two each; none where nothing is wrong.
+
+    Parameters
+    ----------
+    status, message : str
+        How the run ended.
+    rows : sequence of (iteration, elbo, std_error, seconds)
+        Its ELBO trace.
+    start : (elbo, std_error), optional
+        ELBO where the run began; without it a run that has exploded is not seen.
+    budget_chosen : bool
+        Whether the user said how many updates to make: who does need not be told that more would help.
+    advice : sequence of str
+        What the model says of its data.
+    """
+    found = []
+    if status == "diverged":
+        found.append(f"The fit diverged ({message}). Use a smaller stepsize, or variables on a scale of about 1.")
+    elif rows and start is not None and has_exploded(rows[-1], start):
+        found.append(
+            f"The fit has exploded: its ELBO was {start[0]:.6g} at the start and is {rows[-1][1]:.6g} at the end. "
+            "Use a smaller stepsize; what is returned is of no use."
+        )
+    elif status == "completed" and not budget_chosen:
+        trend = last_third(rows)
+        if trend is not None and trend.is_rising:
+            found.append(
+                "The fit had not converged: its ELBO was still rising when the updates were used up, by "
+                f"{trend.rise:.1f} nats (standard error {trend.error:.1f}) in the last third of them. Go on with "
+                "init=fit, or make more updates."
+            )
+    return found + list(advice)
+
+
+def has_exploded(last: Row, start: tuple[float, float]) -> bool:
+    """Whether the last ELBO is below the first by more than the noise of both."""
+    elbo, error = last[1], last[2]
+    if not math.isfinite(elbo):
+        return True
+    errors = [error if math.isfinite(error) else 8 * start[1], start[1]]
+    if not all(map(math.isfinite, (start[0], *errors))):
+        return False
+    return elbo < start[0] - 5 * math.hypot(*errors) - 1.0

@@ -1,0 +1,169 @@
+"""From figures to plain words: what they say of a fit, and how much of it to believe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyturingvi.diagnosis.moves import CORRECTED_DRAWS, SLOPE, Moves
+from pyturingvi.diagnosis.trend import LEAST_GAIN
+from pyturingvi.diagnosis.weights import ImportanceWeights
+
+GOOD, CARE, BAD = "good", "usable with care", "do not trust"
+LEVELS = (GOOD, CARE, BAD)
+
+SMALL_MOVE, LARGE_MOVE = 0.3, 2.0  # of a mean, in the fit's standard deviations
+SMALL_RATIO, LARGE_RATIO = 1.5, 2.0  # between standard deviations
+
+
+@dataclass(frozen=True)
+class GlobalMoves:
+    """How the globals would move, each (d_z,): means in the fit's standard deviations, and their errors; sd ratios."""
+
+    labels: list[str]
+    shift: np.ndarray
+    error: np.ndarray
+    ratio: np.ndarray
+    by: str
+
+    @property
+    def sure(self) -> np.ndarray:
+        """What of each shift is beyond its noise."""
+        return np.asarray(np.clip(np.abs(self.shift) - 3 * self.error, 0.0, None))
+
+    @property
+    def change(self) -> np.ndarray:
+        """Factor by which each standard deviation is too small or too large, at least 1."""
+        return np.asarray(np.maximum(self.ratio, 1.0 / np.maximum(self.ratio, 1e-300)))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All figures that a verdict rests on."""
+
+    status: str
+    message: str
+    dim: int
+    elbo: float
+    elbo_error: float
+    spread: float
+    joint: ImportanceWeights
+    gain: tuple[float, float] | None = None
+    integrated: bool = False
+    moves: Moves | None = None
+    globals: GlobalMoves | None = None
+    restart_elbos: list[float] = field(default_factory=list)
+    restart_distance: float = 0.0
+    restart_where: str = ""
+    advice: list[str] = field(default_factory=list)
+
+
+def judge(found: Findings) -> tuple[str, list[str]]:
+    """The verdict, and a sentence for each thing that led to it, the gravest first."""
+    marks = [*_of_the_run(found), *_of_the_globals(found), *_of_restarts(found)]
+    marks += [(1, advice) for advice in found.advice]
+    marks.sort(key=lambda mark: -mark[0])
+    return LEVELS[marks[0][0]], [sentence for _, sentence in marks]
+
+
+def _of_the_run(found: Findings) -> Iterator[tuple[int, str]]:
+    if found.status == "diverged":
+        yield 2, f"The fit diverged: {found.message}"
+    elif found.status == "interrupted":
+        yield 1, f"The fit was interrupted: {found.message}."
+    if not np.isfinite(found.elbo):
+        yield 2, "The log density is not finite at some draws of the fit, so that it has no ELBO."
+    elif found.spread > 10 * found.dim:
+        yield (
+            2,
+            (
+                f"log p - log q differs by {found.spread:.3g} nats from draw to draw: the fit is far from the density, "
+                "or has exploded."
+            ),
+        )
+    if found.gain is None:
+        if found.status == "converged":
+            yield 0, f"The optimizer ended by itself: {found.message}."
+        if found.status == "completed":
+            yield 0, "The ELBO trace is too short to tell whether there is more to gain."
+        return
+    rise, error = found.gain
+    if rise > LEAST_GAIN and rise > 3 * error:
+        yield (
+            (2 if rise > 10 else 1),
+            (
+                f"The ELBO was still rising when the run ended: by {rise:.1f} nats (standard error {error:.1f}) over "
+                "the last third of the trace. Go on with init=fit."
+            ),
+        )
+    else:
+        yield 0, "The ELBO was no longer rising."
+
+
+def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
+    joint, moves, globals_ = found.joint, found.moves, found.globals
+    if moves is None or globals_ is None:
+        if joint.reliable or joint.spread < 0.5:
+            yield 0, f"The fit's draws are nearly those of the density itself (k-hat {joint.k_hat:.2f})."
+        else:
+            yield (
+                1,
+                (
+                    f"Whether the globals are right cannot be told from the fit: the weights of {found.dim:,} "
+                    "variables at once are always bad, and the locals of this model cannot be integrated out one by "
+                    "one. tv.sample_nuts is the reference."
+                ),
+            )
+        return
+    first, where = moves.first, " with the locals integrated out" if found.integrated else ""
+    weights = (
+        f"the draws' weights{where} have k-hat {first.k_hat:.2f} and an effective sample size of "
+        f"{first.ess:,.0f} of {len(first.weights):,}"
+    )
+    off, change, shift = globals_.sure, globals_.change, globals_.shift
+    sure_change = np.where(change > 1, 1 + np.clip(change - 1 - 3 * globals_.error, 0.0, None), 1.0)
+    if off.max() <= SMALL_MOVE and sure_change.max() <= SMALL_RATIO and globals_.by != SLOPE:
+        yield 0, f"No global would move by more than {np.abs(shift).max():.2f} of its standard deviations: {weights}."
+        return
+    level = 2 if off.max() > LARGE_MOVE or sure_change.max() > LARGE_RATIO else 1
+    named = [k for k in np.argsort(-np.abs(shift)) if off[k] > SMALL_MOVE][:5]
+    if named:
+        listed = ", ".join(f"{globals_.labels[k]} by {shift[k]:+.1f}" for k in named)
+        yield (
+            level,
+            f"The density has globals elsewhere than the fit, in the fit's standard deviations: {listed}; {weights}.",
+        )
+    narrow = [k for k in np.argsort(-change) if sure_change[k] > SMALL_RATIO][:5]
+    if narrow:
+        listed = ", ".join(f"{globals_.labels[k]} by {globals_.ratio[k]:.1f}" for k in narrow)
+        yield level, f"Standard deviations would have to be multiplied: {listed}."
+    if globals_.by == SLOPE:
+        yield (
+            1,
+            (
+                f"No draws were found whose weights can be relied on: {weights}. The moves are those of a Gaussian "
+                "laid through the log density; take them as a direction."
+            ),
+        )
+    elif globals_.by == CORRECTED_DRAWS:
+        yield 0, "The corrected means and standard deviations in `.globals` rest on weights that can be relied on."
+    if not named and not narrow:
+        yield 1, f"The fit's own draws are no sample of the density: {weights}."
+
+
+def _of_restarts(found: Findings) -> Iterator[tuple[int, str]]:
+    if not found.restart_elbos:
+        return
+    elbos = [found.elbo, *found.restart_elbos]
+    apart = max(elbos) - min(elbos)
+    words = f"{len(elbos)} fits from different seeds: their ELBOs lie {apart:.1f} nats apart"
+    words += f" and their means up to {found.restart_distance:.2f} standard deviations"
+    words += f" ({found.restart_where})." if found.restart_where else "."
+    if not np.isfinite(apart) or found.restart_distance > 2:
+        yield 2, words
+    elif found.restart_distance > SMALL_MOVE or apart > 2 + 6 * found.elbo_error:
+        yield 1, words
+    else:
+        yield 0, words

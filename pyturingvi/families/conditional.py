@@ -1,0 +1,58 @@
+"""The globals of a fitted location-scale distribution, and each local given them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyturingvi.families.base import BoundFamily
+
+
+@dataclass(frozen=True)
+class GlobalsAndLocals:
+    """`z = m_z + C_zz u`, and local n given z with mean `m_n + C_nz u` and covariance `L_n L_n'`.
+
+    Attributes
+    ----------
+    mean : (d_z,) array
+    scale : (d_z, d_z) array
+        C_zz, lower triangular.
+    local_mean : (N d_y,) array
+    border : (d_z, N d_y) array
+        C_yz transposed: `local_mean + u @ border` are the locals' means given u.
+    local_scale : (N, d_y, d_y) array
+        L_n, lower triangular; C_nn itself where local n rests on no other local's noise.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    local_mean: np.ndarray
+    border: np.ndarray
+    local_scale: np.ndarray
+
+    @classmethod
+    def of(cls, bound: BoundFamily, flat: np.ndarray) -> GlobalsAndLocals:
+        """From the flat parameters of a family with a lower triangular scale matrix.
+
+        Raises
+        ------
+        InputError
+            If the family has no scale matrix.
+        """
+        layout, matrix = bound.layout, bound.scale(flat)
+        d_z, d_y, n = layout.n_global, layout.local_dim, layout.n_local
+        location = bound.location(flat)
+        head = matrix[:, :d_z].toarray()
+        covariance = np.empty((n, d_y, d_y))
+        rows = [matrix[d_z + i :: d_y, d_z:].tocsr() for i in range(d_y)]  # row i of every local
+        for i in range(d_y):
+            for j in range(i + 1):
+                covariance[:, i, j] = covariance[:, j, i] = rows[i].multiply(rows[j]).sum(axis=1)
+        return cls(
+            location[:d_z],
+            np.asarray(head[:d_z]),
+            location[d_z:],
+            np.ascontiguousarray(head[d_z:].T),
+            np.linalg.cholesky(covariance) if n else covariance,
+        )
