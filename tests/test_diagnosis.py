@@ -279,6 +279,37 @@ def two_modes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return log_density, (6 * np.tanh(6 * x) - x)[:, None]
 
 
+def wide_modes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`two_modes` at -3 and 3."""
+    x = points[:, 0]
+    log_density = np.logaddexp(stats.norm.logpdf(x, -3), stats.norm.logpdf(x, 3)) - np.log(2)
+    return log_density, (3 * np.tanh(3 * x) - x)[:, None]
+
+
+def test_one_gaussian_over_two_modes_is_not_called_good() -> None:
+    """Its mean and standard deviation are right, its shape is not."""
+    model = tv.models.LogDensity(wide_modes, Layout(1, 0, 0))
+    bound = get_family("full-rank").bind(model.layout)
+    for seed in range(3):
+        found = fit_at(model, "full-rank", bound.initial_flat(np.zeros(1), 2.74)).diagnose(seed=seed)
+        assert found.verdict == "usable with care"
+        assert any("another shape" in reason for reason in found.reasons)
+
+
+def funnel(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`z ~ N(0, 3)`, nine `y_n ~ N(0, e^{z/2})` (Neal 2003)."""
+    z, y = points[:, :1], points[:, 1:]
+    log_density = stats.norm.logpdf(z[:, 0], 0, 3) + stats.norm.logpdf(y, 0, np.exp(z / 2)).sum(axis=1)
+    g_z = -z[:, 0] / 9 + 0.5 * (y**2 * np.exp(-z) - 1).sum(axis=1)
+    return log_density, np.column_stack([g_z, -y * np.exp(-z)])
+
+
+def test_a_funnel_is_not_trusted() -> None:
+    fit = quick_fit(tv.models.LogDensity(funnel, Layout(1, 9, 1)), optimizer=tv.Adam(1e-2), n_iterations=3000)
+    for seed in range(3):
+        assert fit.diagnose(seed=seed).verdict == "do not trust"
+
+
 def test_restarts_find_the_other_mode() -> None:
     model = tv.models.LogDensity(two_modes, Layout(1, 0, 0), names=["x"])
     fit = quick_fit(model, "full-rank", tv.Adam(5e-2), n_iterations=500)

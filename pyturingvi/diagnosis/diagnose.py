@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.draws import log_ratios
 from pyturingvi.diagnosis.integrated import log_marginal
@@ -41,12 +42,20 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
     )
     model, bound = fit.model, fit.family.bind(fit.model.layout)
     check_draws_memory(2, max(bound.noise_dim, model.dim), "diagnose")
-    ratios, z, noise = log_ratios(model, bound, fit.params, n, seed)
+    integrated = model.has_log_terms and model.layout.n_global > 0 and model.layout.n_local > 0
+    keep = model.layout.n_global if integrated or model.dim > LARGEST_JOINT else model.dim
+    ratios, z, noise = log_ratios(model, bound, fit.params, n, seed, keep)
     mean, sd = bound.location(fit.params)[: model.layout.n_global], z.std(axis=0, ddof=1)
+    moves, root = None, None
     try:
-        integrated, moves, root = _moves(model, bound, fit.params, n, seed, noise)
+        with threadpool_limits(1, user_api="blas"), np.errstate(all="ignore"):  # the products are too small for threads
+            source = generator(np, seed, SAMPLE_STREAM, 3)
+            if integrated:
+                moves, root = _moves_of_globals(model, bound, fit.params, noise, seed, source)
+            elif model.dim <= LARGEST_JOINT and model.layout.n_global:
+                moves, root = _moves_of_all(model, bound, fit.params, noise, source)
     except (InputError, np.linalg.LinAlgError):  # a family without a scale matrix, or one that has gone astray
-        integrated, moves, root = False, None, None
+        moves = None
     labels = list(model.global_labels)
     found: dict[str, Any] = {
         "status": fit.status,
@@ -75,35 +84,35 @@ def _finite_mean(values: np.ndarray) -> float:
 
 
 def _gain(fit: Fit) -> tuple[float, float] | None:
+    if fit.status == "converged":  # the optimizer has looked closer, and averaged since
+        return None
     trend = last_third([tuple(row) for row in fit.elbo.itertuples(index=False)])
     return None if trend is None else (trend.rise, trend.error)
 
 
-def _moves(
-    model: Model, bound: BoundFamily, flat: np.ndarray, n: int, seed: int, noise: np.ndarray
-) -> tuple[bool, Moves | None, np.ndarray | None]:
-    """Whether the locals were integrated out, the moves in the coordinates of the noise, and the globals' rows of C."""
-    layout, source = model.layout, generator(np, seed, SAMPLE_STREAM, 3)
-    with np.errstate(all="ignore"):
-        parts = GlobalsAndLocals.of(bound, flat)
-        if model.has_log_terms and layout.n_global and layout.n_local:
+def _moves_of_globals(
+    model: Model, bound: BoundFamily, flat: np.ndarray, noise: np.ndarray, seed: int, source: np.random.Generator
+) -> tuple[Moves, np.ndarray]:
+    """Moves of the globals with the locals integrated out, in coordinates of their noise, and C_zz."""
+    parts = GlobalsAndLocals.of(bound, flat)
 
-            def log_p(u: np.ndarray) -> np.ndarray:
-                return log_marginal(model, parts, u, seed)
+    def log_p(u: np.ndarray) -> np.ndarray:
+        return log_marginal(model, parts, u, seed)
 
-            log_q = bound.base.log_density(noise).sum(axis=1)
-            return True, find_moves(log_p, noise, log_q, source), parts.scale
-        if model.dim > LARGEST_JOINT or not layout.n_global:
-            return False, None, None
-        location, scale = bound.location(flat), bound.scale(flat).toarray()
-        draws = np.empty((n, model.dim))
-        bound.base.fill(source, draws)
+    return find_moves(log_p, noise, bound.base.log_density(noise).sum(axis=1), source), parts.scale
 
-        def log_joint(u: np.ndarray) -> np.ndarray:
-            return np.asarray(model.log_density(location + u @ scale.T), dtype=np.float64)
 
-        log_q = bound.base.log_density(draws).sum(axis=1)
-        return False, find_moves(log_joint, draws, log_q, source), scale[: layout.n_global]
+def _moves_of_all(
+    model: Model, bound: BoundFamily, flat: np.ndarray, noise: np.ndarray, source: np.random.Generator
+) -> tuple[Moves, np.ndarray]:
+    """Moves of all variables together, in coordinates of their noise, and the globals' rows of C."""
+    location, scale = bound.location(flat), bound.scale(flat).toarray()
+
+    def log_p(u: np.ndarray) -> np.ndarray:
+        return np.asarray(model.log_density(location + u @ scale.T), dtype=np.float64)
+
+    moves = find_moves(log_p, noise, bound.base.log_density(noise).sum(axis=1), source)
+    return moves, scale[: model.layout.n_global]
 
 
 def _of_globals(moves: Moves, root: np.ndarray, sd: np.ndarray, labels: list[str]) -> GlobalMoves:
@@ -119,7 +128,7 @@ def _restarts(
     bound, elbos, means = fit.family.bind(fit.model.layout), [], [mean]
     for seed in seeds:
         other = restart(fit.model, fit.spec, seed)
-        ratios, _, _ = log_ratios(fit.model, bound, other.params, n, seed)
+        ratios, _, _ = log_ratios(fit.model, bound, other.params, n, seed, 0)
         elbos.append(_finite_mean(ratios))
         means.append(bound.location(other.params)[: len(mean)])
     apart = np.ptp(means, axis=0) / sd

@@ -12,9 +12,9 @@ _CHUNK_BYTES = 32 << 20
 
 
 def log_ratios(
-    model: Model, bound: BoundFamily, flat: np.ndarray, n: int, seed: int
+    model: Model, bound: BoundFamily, flat: np.ndarray, n: int, seed: int, keep: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`log p - log q` (n,) at n draws, the draws' globals (n, d_z), and their noise's first d_z entries (n, d_z)."""
+    """`log p - log q` (n,) at n draws, the draws' globals (n, d_z), and the first entries of their noise (n, keep)."""
     work, d_z = bound.from_flat(flat), model.layout.n_global
     source = generator(np, seed, SAMPLE_STREAM, 2)
     rows = max(1, _CHUNK_BYTES // (8 * bound.noise_dim))
@@ -28,5 +28,5 @@ def log_ratios(
             density = np.asarray(model.log_density(points), dtype=np.float64)
             ratios.append(density - np.asarray(bound.log_q(work, points), dtype=np.float64))
         globals_.append(points[:, :d_z].copy())
-        heads.append(noise[:, :d_z].copy())
+        heads.append(noise[:, :keep].copy())
     return np.concatenate(ratios), np.concatenate(globals_), np.concatenate(heads)

@@ -39,6 +39,8 @@ class Moves:
     error : (d,) array
         Monte Carlo standard error of `mean`.
     by : {"the fit's own draws", "corrected draws", "slope and curvature"}
+    rounds : int
+        Sets of draws that were tried.
     """
 
     first: ImportanceWeights
@@ -47,6 +49,7 @@ class Moves:
     covariance: np.ndarray
     error: np.ndarray
     by: str
+    rounds: int
 
 
 def find_moves(
@@ -74,7 +77,9 @@ def find_moves(
     first: ImportanceWeights | None = None
     usable: Moves | None = None
     found, best = None, -np.inf  # the Gaussian laid through the log density at the best draws so far, and their bound
-    for round_ in range(_ROUNDS):
+    # without its full curvature a density of many dimensions is not followed
+    rounds = _ROUNDS if _has_curvature(n, d) else 1
+    for round_ in range(rounds):
         points = centre + noise @ root.T
         logs = log_p(points)
         weights = importance_weights(logs - log_noise)
@@ -88,14 +93,14 @@ def find_moves(
             k_limit = _OWN_K if not round_ else weights.k_limit if weights.ess < 0.8 * n else 1.0
             if weights.k_hat <= k_limit:
                 by = CORRECTED_DRAWS if round_ else OWN_DRAWS
-                usable = Moves(first, weights, *_weighted(weights, points), by)
+                usable = Moves(first, weights, *_weighted(weights, points), by, round_ + 1)
                 if wide_enough or round_ >= _ROUNDS // 2:
                     return usable
             mean, covariance, error = seen
         bound = float((logs - log_noise).mean() + np.log(np.diag(root)).sum())
         if found is None or bound > best:
             place = centre + root @ mean, root @ covariance @ root.T, np.abs(root) @ error
-            found, best, origin = Moves(first, weights, *place, SLOPE), bound, (centre, root @ root.T)
+            found, best, origin = Moves(first, weights, *place, SLOPE, rounds), bound, (centre, root @ root.T)
             centre, covariance = place[:2]
         else:  # too far: half the step
             centre, covariance = 0.5 * (origin[0] + centre), 0.5 * (origin[1] + root @ root.T)
@@ -138,14 +143,21 @@ def _without_outliers(logs: np.ndarray) -> np.ndarray:
     return np.clip(np.where(np.isnan(logs), -np.inf, logs), middle - far, middle + far)
 
 
+def _has_curvature(n: int, d: int) -> bool:
+    """Whether n draws can carry all second derivatives."""
+    return 3 * (1 + d + d * (d + 1) // 2) <= n
+
+
 def _quadratic_fit(values: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Slope and curvature at 0 and residual standard deviation, with as many terms as the draws can carry."""
     n, d = draws.shape
     rows, columns = np.tril_indices(d)
-    if 1 + d + len(rows) > n / 4:
+    if not _has_curvature(n, d):
         rows = columns = np.arange(d if 1 + 2 * d <= n / 4 else 0)
     design = np.hstack([np.ones((n, 1)), draws, draws[:, rows] * draws[:, columns]])
-    found, *_ = np.linalg.lstsq(design, values, rcond=None)
+    gram = design.T @ design  # of draws that are nearly standard: well conditioned
+    gram[np.diag_indices_from(gram)] += 1e-9 * n
+    found = np.linalg.solve(gram, design.T @ values)
     residual = float(np.sqrt(((values - design @ found) ** 2).sum() / max(n - design.shape[1], 1)))
     curvature = np.zeros((d, d))
     curvature[rows, columns] += found[1 + d :]

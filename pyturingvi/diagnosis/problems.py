@@ -15,6 +15,7 @@ def convergence_problems(
     start: tuple[float, float] | None = None,
     *,
     budget_chosen: bool = False,
+    ends_by_itself: bool = False,
     advice: Sequence[str] = (),
 ) -> list[str]:
     """Reasons not to trust a run, a sentence or two each; none where nothing is wrong.
@@ -29,6 +30,8 @@ def convergence_problems(
         ELBO where the run began; without it a run that has exploded is not seen.
     budget_chosen : bool
         Whether the user said how many updates to make: who does need not be told that more would help.
+    ends_by_itself : bool
+        Whether the optimizer ends when it has converged: that it has not is then all that need be known.
     advice : sequence of str
         What the model says of its data.
     """
@@ -42,7 +45,9 @@ def convergence_problems(
         )
     elif status == "completed" and not budget_chosen:
         trend = last_third(rows)
-        if trend is not None and trend.is_rising:
+        if ends_by_itself:
+            found.append(f"The fit had not converged: {message}. Go on with init=fit, or give a larger n_iterations.")
+        elif trend is not None and trend.is_rising:
             found.append(
                 "The fit had not converged: its ELBO was still rising when the updates were used up, by "
                 f"{trend.rise:.1f} nats (standard error {trend.error:.1f}) in the last third of them. Go on with "

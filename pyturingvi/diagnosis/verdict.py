@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pyturingvi.diagnosis.moves import CORRECTED_DRAWS, SLOPE, Moves
+from pyturingvi.diagnosis.moves import SLOPE, Moves
 from pyturingvi.diagnosis.trend import LEAST_GAIN
-from pyturingvi.diagnosis.weights import ImportanceWeights
+from pyturingvi.diagnosis.weights import LARGEST_K, ImportanceWeights
 
 GOOD, CARE, BAD = "good", "usable with care", "do not trust"
 LEVELS = (GOOD, CARE, BAD)
 
 SMALL_MOVE, LARGE_MOVE = 0.3, 2.0  # of a mean, in the fit's standard deviations
 SMALL_RATIO, LARGE_RATIO = 1.5, 2.0  # between standard deviations
+LARGE_GAIN = 5.0  # nats in the last third of a run
+LARGE_SPREAD = 1.5  # nats between the log weights of draws: more than that, and the density has another shape
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class GlobalMoves:
     def change(self) -> np.ndarray:
         """Factor by which each standard deviation is too small or too large, at least 1."""
         return np.asarray(np.maximum(self.ratio, 1.0 / np.maximum(self.ratio, 1e-300)))
+
+    @property
+    def sure_change(self) -> np.ndarray:
+        """What of each factor is beyond its noise."""
+        return np.asarray(1 + np.clip(self.change - 1 - 3 * self.error, 0.0, None))
 
 
 @dataclass(frozen=True)
@@ -85,14 +92,14 @@ def _of_the_run(found: Findings) -> Iterator[tuple[int, str]]:
         )
     if found.gain is None:
         if found.status == "converged":
-            yield 0, f"The optimizer ended by itself: {found.message}."
+            yield 0, f"The optimizer ended by itself {found.message}."
         if found.status == "completed":
             yield 0, "The ELBO trace is too short to tell whether there is more to gain."
         return
     rise, error = found.gain
     if rise > LEAST_GAIN and rise > 3 * error:
         yield (
-            (2 if rise > 10 else 1),
+            (2 if rise > LARGE_GAIN else 1),
             (
                 f"The ELBO was still rising when the run ended: by {rise:.1f} nats (standard error {error:.1f}) over "
                 "the last third of the trace. Go on with init=fit."
@@ -118,39 +125,39 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
             )
         return
     first, where = moves.first, " with the locals integrated out" if found.integrated else ""
-    weights = (
-        f"the draws' weights{where} have k-hat {first.k_hat:.2f} and an effective sample size of "
-        f"{first.ess:,.0f} of {len(first.weights):,}"
+    n = len(first.weights)
+    poor = first.k_hat > LARGEST_K or first.ess < n / 2 or first.spread > LARGE_SPREAD
+    yield (
+        int(poor),
+        (
+            f"The draws' weights{where} have k-hat {first.k_hat:.2f} and an effective sample size of {first.ess:,.0f} "
+            f"of {n:,}{': the density has another shape than the fit' if poor else ''}."
+        ),
     )
-    off, change, shift = globals_.sure, globals_.change, globals_.shift
-    sure_change = np.where(change > 1, 1 + np.clip(change - 1 - 3 * globals_.error, 0.0, None), 1.0)
-    if off.max() <= SMALL_MOVE and sure_change.max() <= SMALL_RATIO and globals_.by != SLOPE:
-        yield 0, f"No global would move by more than {np.abs(shift).max():.2f} of its standard deviations: {weights}."
-        return
-    level = 2 if off.max() > LARGE_MOVE or sure_change.max() > LARGE_RATIO else 1
+    change, shift = globals_.change, globals_.shift
+    off, sure_change = globals_.sure, globals_.sure_change
+    large = off.max() > LARGE_MOVE or sure_change.max() > LARGE_RATIO
     named = [k for k in np.argsort(-np.abs(shift)) if off[k] > SMALL_MOVE][:5]
+    narrow = [k for k in np.argsort(-change) if sure_change[k] > SMALL_RATIO][:5]
     if named:
         listed = ", ".join(f"{globals_.labels[k]} by {shift[k]:+.1f}" for k in named)
-        yield (
-            level,
-            f"The density has globals elsewhere than the fit, in the fit's standard deviations: {listed}; {weights}.",
-        )
-    narrow = [k for k in np.argsort(-change) if sure_change[k] > SMALL_RATIO][:5]
+        yield 2 if large else 1, f"Means would have to be moved, in the fit's standard deviations: {listed}."
     if narrow:
         listed = ", ".join(f"{globals_.labels[k]} by {globals_.ratio[k]:.1f}" for k in narrow)
-        yield level, f"Standard deviations would have to be multiplied: {listed}."
+        yield 2 if large else 1, f"Standard deviations would have to be multiplied: {listed}."
     if globals_.by == SLOPE:
+        # in many dimensions weights are bad for many small reasons; in few there is one large one
         yield (
-            1,
+            2 if moves.rounds > 1 else 1,
             (
-                f"No draws were found whose weights can be relied on: {weights}. The moves are those of a Gaussian "
-                "laid through the log density; take them as a direction."
+                "No draws were found whose weights can be relied on. The moves are those of a Gaussian laid through "
+                "the log density; take them as a direction."
             ),
         )
-    elif globals_.by == CORRECTED_DRAWS:
+    elif named or narrow:
         yield 0, "The corrected means and standard deviations in `.globals` rest on weights that can be relied on."
-    if not named and not narrow:
-        yield 1, f"The fit's own draws are no sample of the density: {weights}."
+    else:
+        yield 0, f"No global would move by more than {np.abs(shift).max():.2f} of its standard deviations."
 
 
 def _of_restarts(found: Findings) -> Iterator[tuple[int, str]]:
