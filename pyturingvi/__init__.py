@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyturingvi.layout import Layout
     from pyturingvi.nuts import NutsDraws, sample_nuts
     from pyturingvi.optimize.averaging import PolynomialAveraging
+    from pyturingvi.optimize.natural_rule import NaturalGradient
     from pyturingvi.optimize.rules import SGD, Adam, ProjectedSGD, ProximalSGD
     from pyturingvi.optimize.schedules import step_decay
     from pyturingvi.problems import list_problems, load_problem
@@ -35,6 +36,7 @@ _WHERE = {
     "FullRank": "families",
     "Layout": "layout",
     "MeanField": "families",
+    "NaturalGradient": "optimize.natural_rule",
     "NutsDraws": "nuts",
     "PolynomialAveraging": "optimize.averaging",
     "ProjectedSGD": "optimize.rules",
@@ -67,6 +69,7 @@ __all__ = [
     "FullRank",
     "Layout",
     "MeanField",
+    "NaturalGradient",
     "NutsDraws",
     "PolynomialAveraging",
     "ProjectedSGD",

@@ -17,24 +17,23 @@ from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.loop import StopWithin
 from pyturingvi.optimize.memory import check_limit, check_memory
 from pyturingvi.optimize.monitor import RunMonitor
-from pyturingvi.optimize.rules import Adam, Rule
+from pyturingvi.optimize.rules import Rule
 from pyturingvi.result import Fit
 from pyturingvi.settings import FitSpec, Settings, finite_array, model_digest
 from pyturingvi.support.archive import digest
 from pyturingvi.support.arguments import whole_number
 from pyturingvi.support.files import check_writable
-
-_DEFAULT_OPTIMIZER = Adam(1e-3)
+from pyturingvi.support.registry import defines
 
 
 def fit(
     model: Model,
     family: str | Family = "structured",
-    optimizer: Rule = _DEFAULT_OPTIMIZER,
+    optimizer: Rule | None = None,
     *,
-    n_iterations: int = 50_000,
-    n_samples: int = 8,
-    elbo_every: int = 100,
+    n_iterations: int | None = None,
+    n_samples: int | None = None,
+    elbo_every: int | None = None,
     elbo_samples: int = 1024,
     init_location: Any = 0.0,
     init_scale: float = 0.1,
@@ -54,23 +53,25 @@ def fit(
 ) -> Fit:
     """Fit a variational family to a model by stochastic maximization of the ELBO.
 
-    The defaults are the paper's protocol for real data (section 4.2): Adam, M = 8 samples a gradient, start at
-    N(0, 0.1^2 I), ELBO from 1,024 samples every 100 updates.
+    Without further arguments it runs natural gradients until the ELBO rises no more, and averages their noise out. With
+    `optimizer=tv.Adam(...)` or its like the defaults are the paper's protocol for real data (section 4.2): 50,000
+    updates, M = 8 samples a gradient, start at N(0, 0.1^2 I), ELBO from 1,024 samples every 100 updates.
 
     Parameters
     ----------
     model : Model
         One of `tv.models`, or what `tv.load_problem` gave.
     family : {"mean-field", "structured", "full-rank"} or Family
-    optimizer : Rule
-        `tv.Adam(1e-3)` (default), `tv.SGD`, `tv.ProximalSGD`, `tv.ProjectedSGD`, with a number or `tv.step_decay(...)`
-        for the stepsize, or a rule of your own: what is passed is what runs, never its parent class.
-    n_iterations : int
-        Number of updates.
-    n_samples : int
-        Monte Carlo samples M in each gradient.
-    elbo_every, elbo_samples : int
-        The ELBO is estimated from `elbo_samples` draws every `elbo_every` updates, and after the last one.
+    optimizer : Rule, optional
+        `tv.NaturalGradient()` (default), or `tv.Adam`, `tv.SGD`, `tv.ProximalSGD`, `tv.ProjectedSGD`, with a number or
+        `tv.step_decay(...)` for the stepsize, or a rule of your own: what is passed is what runs, never its parent.
+    n_iterations : int, optional
+        Number of updates. NaturalGradient makes this many at most, or 20,000, and ends when it has converged.
+    n_samples : int, optional
+        Monte Carlo samples M in each gradient; NaturalGradient chooses it.
+    elbo_every, elbo_samples : int, optional
+        The ELBO is estimated from `elbo_samples` draws every `elbo_every` updates, and after the last one. The trace
+        of NaturalGradient rests on the draws of its updates instead, which costs nothing, unless `elbo_every` is given.
     init_location : float or (d,) array
     init_scale : float
         Start: location, and `C = init_scale * I`.
@@ -104,8 +105,9 @@ def fit(
     Returns
     -------
     Fit
-        Its `status` is "completed", "interrupted" (Ctrl-C or callback) or "diverged" (the gradient or the last
-        ELBO is not finite; the last finite parameters are kept).
+        Its `status` is "converged" (nothing more to gain that shows), "completed" (the number of updates is used up),
+        "interrupted" (Ctrl-C or callback) or "diverged" (the gradient or the last ELBO is not finite; the last finite
+        parameters are kept).
 
     Raises
     ------
@@ -176,7 +178,13 @@ def run(
     bound = family.bind(model.layout)
     if not isinstance(bound, BoundFamily):
         raise InputError(f"family: {type(family).__name__}.bind must return a BoundFamily, got {bound!r}.")
+    if settings.optimizer.ends_by_itself and not defines(bound, "natural_coordinates"):
+        raise InputError(
+            f"optimizer: the {family.name} family has no natural-gradient steps; pass one, optimizer=tv.Adam(1e-3)."
+        )
     if draws is not None:
+        if settings.n_iterations is None or settings.n_samples is None:
+            raise InputError("noise: give n_iterations and n_samples beside it, which its shape must have.")
         wanted = (settings.n_iterations, settings.n_samples, bound.noise_dim)
         if draws.shape != wanted:
             raise InputError(f"noise must have shape (n_iterations, n_samples, d) = {wanted}, got {draws.shape}.")

@@ -43,7 +43,7 @@ class Fit:
         Everything that determined the numbers.
     params : (p,) array
         Flat parameters, `[m; nonzeros of C in CSC order]` in the bundled families.
-    status : {"completed", "interrupted", "diverged"}
+    status : {"converged", "completed", "interrupted", "diverged"}
     message : str
         How the run ended, in words.
     n_updates : int

@@ -15,7 +15,9 @@ from pyturingvi.families import Family, Structured, get_family
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
-from pyturingvi.optimize.memory import fit_bytes
+from pyturingvi.optimize.memory import fit_bytes, natural_bytes
+from pyturingvi.optimize.natural_plan import CAP, choose_draws
+from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.rules import Adam, Rule, get_rule
 from pyturingvi.support.archive import digest
 from pyturingvi.support.arguments import LARGEST_SEED, positive_number, real_array, whole_number
@@ -24,11 +26,13 @@ from pyturingvi.support.registry import defines
 
 ENGINES = ("auto", "numpy", "julia")
 DEVICES = ("cpu", "cuda")
+_PROTOCOL = {"n_iterations": 50_000, "n_samples": 8, "elbo_every": 100}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a fit of any model can be told; the defaults are the paper's protocol for real data (section 4.2).
+    """What a fit of any model can be told; beside an optimizer with a stepsize the defaults are the paper's protocol
+    for real data (section 4.2).
 
     Parameters
     ----------
@@ -36,7 +40,9 @@ class Settings:
     optimizer : Rule, or the name of one
     stepsize : float or schedule, optional
         Replaces the optimizer's; the name of an optimizer needs it.
-    n_iterations, n_samples, elbo_every, elbo_samples : int
+    n_iterations, n_samples, elbo_every : int, optional
+        None leaves them to an optimizer that ends by itself; beside others it stands for 50,000, 8 and 100.
+    elbo_samples : int
     init_location : float or (d,) array
     init_scale : float
     seed : int
@@ -55,10 +61,10 @@ class Settings:
     """
 
     family: Family = field(default_factory=Structured)
-    optimizer: Rule = field(default_factory=Adam)
-    n_iterations: int = 50_000
-    n_samples: int = 8
-    elbo_every: int = 100
+    optimizer: Rule = field(default_factory=NaturalGradient)
+    n_iterations: int | None = None
+    n_samples: int | None = None
+    elbo_every: int | None = None
     elbo_samples: int = 1024
     init_location: Any = 0.0
     init_scale: float = 0.1
@@ -75,13 +81,23 @@ class Settings:
         for name in given:
             if name not in cls.__dataclass_fields__:
                 raise unknown_name("setting", name, cls.__dataclass_fields__)
-        given["optimizer"] = get_rule(given.get("optimizer", Adam()), stepsize)
-        return cls(**given)
+        optimizer = given.pop("optimizer", None)
+        if optimizer is None:
+            optimizer = NaturalGradient() if stepsize is None else Adam()
+        return cls(optimizer=get_rule(optimizer, stepsize), **given)
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"family": get_family(self.family), "optimizer": get_rule(self.optimizer)}
-        for name in ("n_iterations", "n_samples", "elbo_every", "elbo_samples"):
-            checked[name] = whole_number(name, getattr(self, name), 1)
+        by_itself = checked["optimizer"].ends_by_itself
+        for name, usual in (*_PROTOCOL.items(), ("elbo_samples", None)):
+            value = getattr(self, name)
+            if value is None and by_itself and usual is not None:
+                continue
+            checked[name] = whole_number(name, usual if value is None else value, 1)
+        if by_itself and (checked.get("n_samples") or 2) % 2:
+            raise InputError(
+                f"n_samples: NaturalGradient draws in pairs and needs an even number, got {self.n_samples}."
+            )
         checked["seed"] = whole_number("seed", self.seed, 0, LARGEST_SEED)
         location = finite_array("init_location", self.init_location)
         checked["init_location"] = float(location) if location.shape == () else location
@@ -92,10 +108,26 @@ class Settings:
                 raise unknown_name(name, value, known)
         if self.averaging is not None and not isinstance(self.averaging, PolynomialAveraging):
             raise InputError(f"averaging must be tv.PolynomialAveraging(...) or None, got {self.averaging!r}.")
+        for name in ("averaging", "stop_within"):
+            if by_itself and getattr(self, name) is not None:
+                raise InputError(
+                    f"{name}: NaturalGradient averages and ends by itself; pass optimizer=tv.Adam(1e-3) beside it."
+                )
         if self.stop_within is not None:
             checked["stop_within"] = positive_number("stop_within", self.stop_within)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def most_updates(self) -> int:
+        """Updates that a fit makes at most."""
+        return CAP if self.n_iterations is None else self.n_iterations
+
+    def draws_of(self, layout: Layout) -> int:
+        """Draws M of an update."""
+        if self.n_samples is not None:
+            return self.n_samples
+        return choose_draws(self.family, layout, None, None).n_samples
 
     @property
     def parts(self) -> list[Any]:
@@ -105,12 +137,15 @@ class Settings:
 
     def fit_bytes(self, layout: Layout, checkpoint: bool) -> int:
         """Bytes that a fit of a model of this layout takes at its peak."""
+        if self.optimizer.ends_by_itself:
+            itemsize = np.dtype(self.dtype).itemsize
+            return natural_bytes(self.family, layout, itemsize, self.draws_of(layout), self.elbo_samples)
         return fit_bytes(
             self.family,
             layout,
             np.dtype(self.dtype).itemsize,
             self.optimizer.n_slots,
-            self.n_samples,
+            self.draws_of(layout),
             averaging=self.averaging is not None,
             checkpoint=checkpoint,
             elbo_samples=self.elbo_samples,
@@ -197,9 +232,9 @@ class FitSpec:
     model_digest: str
     family: dict[str, Any]
     optimizer: dict[str, Any]
-    n_iterations: int = 50_000
-    n_samples: int = 8
-    elbo_every: int = 100
+    n_iterations: int | None = 50_000
+    n_samples: int | None = 8
+    elbo_every: int | None = 100
     elbo_samples: int = 1024
     init: dict[str, Any] = field(default_factory=dict)
     seed: int = 0

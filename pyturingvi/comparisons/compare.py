@@ -16,7 +16,7 @@ from pyturingvi.comparisons.result import PARTS, Comparison
 from pyturingvi.errors import EngineError, InputError, unknown_name
 from pyturingvi.families import Family
 from pyturingvi.models.base import Model
-from pyturingvi.optimize.rules import Rule
+from pyturingvi.optimize.rules import Adam, Rule
 from pyturingvi.problems import load_problem
 from pyturingvi.settings import Settings
 from pyturingvi.support.arguments import whole_number
@@ -106,7 +106,7 @@ def compare(
     if reference not in (None, "julia", "recorded"):
         raise unknown_name("reference", reference, ["julia", "recorded"])
     plan = Plan(
-        Settings.of(n_iterations=n_iterations, n_samples=n_samples, dtype=dtype, seed=seed),
+        Settings.of(optimizer=Adam(), n_iterations=n_iterations, n_samples=n_samples, dtype=dtype, seed=seed),
         families=chosen_families(families),
         rules=read_rules(optimizers, stepsize, 1),  # refused before data are loaded
         n_points=whole_number("n_points", n_points, 1),
@@ -224,7 +224,7 @@ def _recorded_path(record: RecordedReference, small: Model, here: Side, family: 
 
 
 def _own_noise(sides: Sequence[Side], model: Model, family: Family, plan: Plan, step: Step) -> list[Row]:
-    rule, updates, n_samples = plan.rules[0], plan.updates_of(family, model), plan.settings.n_samples
+    rule, updates, n_samples = plan.rules[0], plan.updates_of(family, model), plan.settings.draws_of(model.layout)
     step(f"{family.name}, ELBO")
     runs: dict[str, list[measures.Elbo]] = {side.engine: [] for side in sides}
     for seed in range(plan.settings.seed, plan.settings.seed + plan.n_runs):

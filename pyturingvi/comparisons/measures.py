@@ -118,7 +118,7 @@ def path_stops(n_iterations: int) -> list[int]:
 
 def path_noise(model: Model, family: Family, settings: Settings) -> np.ndarray:
     """Base draws (n_iterations, n_samples, D) that both engines are given."""
-    shape = (settings.n_iterations, settings.n_samples, family.bind(model.layout).noise_dim)
+    shape = (settings.most_updates, settings.draws_of(model.layout), family.bind(model.layout).noise_dim)
     noise = np.empty(shape)
     family.base_distribution.fill(generator(np, settings.seed, _PATH_STREAM), noise)
     return noise

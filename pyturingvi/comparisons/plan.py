@@ -73,7 +73,7 @@ class Plan:
         p = family.n_params(model.layout)
         if p > MOST_PARAMS:
             return f"p = {p:,} parameters: hundreds of updates in both engines would take too long"
-        needed = fit_bytes(family, model.layout, 8, 2, self.settings.n_samples, elbo_samples=ELBO_SAMPLES)
+        needed = fit_bytes(family, model.layout, 8, 2, self.settings.draws_of(model.layout), elbo_samples=ELBO_SAMPLES)
         needed += self._noise_bytes(model)
         try:
             check_memory(needed, None, "cpu", family, model.layout)
@@ -82,7 +82,7 @@ class Plan:
         return ""
 
     def _noise_bytes(self, model: Model) -> int:
-        return 8 * self.settings.n_iterations * self.settings.n_samples * model.dim
+        return 8 * self.settings.most_updates * self.settings.draws_of(model.layout) * model.dim
 
 
 def chosen_families(families: Any) -> tuple[Family, ...]:

@@ -9,9 +9,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pyturingvi.engines.base import Engine
+from pyturingvi.engines.numpy_natural import NumpyNaturalStepper
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.loop import Stepper, StopWithin, describe_divergence, run_loop
 from pyturingvi.optimize.monitor import Outcome, RunMonitor, Snapshot
+from pyturingvi.optimize.natural_loop import run_natural
 from pyturingvi.optimize.noise import GivenNoise, NoiseStream
 from pyturingvi.optimize.objective import Objective
 from pyturingvi.optimize.rules import RuleState
@@ -40,17 +42,22 @@ class NumpyEngine(Engine):
         monitor: RunMonitor,
         stop_within: StopWithin | None = None,
     ) -> Outcome:
+        if settings.optimizer.ends_by_itself:
+            with threadpool_limits(1, user_api="blas"), Workers(self.n_threads or available_cores()) as workers:
+                natural = NumpyNaturalStepper(model, settings, noise, workers)
+                return run_natural(natural, model, settings, initial, noise is not None, monitor)
+        n_samples, n_iterations = settings.draws_of(model.layout), settings.most_updates
         xp = namespace_for(settings.device)
         dtype = np.dtype(settings.dtype)
         bound = settings.family.bind(model.layout, dtype, xp)
         # the products are too small for BLAS threads, which would wait for each other beside ours
         with threadpool_limits(1, user_api="blas"), Workers(self.n_threads or available_cores()) as workers:
-            objective = Objective(model, bound, settings.n_samples, workers)
-            shape = (settings.n_samples, bound.noise_dim)
+            objective = Objective(model, bound, n_samples, workers)
+            shape = (n_samples, bound.noise_dim)
             stream = (
                 GivenNoise(noise, dtype, xp)
                 if noise is not None
-                else NoiseStream(bound.base, settings.seed, shape, settings.n_iterations, dtype, xp, workers)
+                else NoiseStream(bound.base, settings.seed, shape, n_iterations, dtype, xp, workers)
             )
             stepper = NumpyStepper(objective, settings.optimizer.start(bound, workers), stream, settings, stop_within)
             stepper.start(initial, monitor.resume(stepper.vector_names))

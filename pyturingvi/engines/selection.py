@@ -17,11 +17,14 @@ def obstacle(engine: str, model: Model, settings: Settings) -> str | None:
     if engine not in model.engines:
         return model.description
     if engine == "julia":
+        if settings.optimizer.ends_by_itself:
+            return "tv.NaturalGradient"
         # a parent's `to_julia` would run the parent in place of what was passed
         for part in settings.parts:
             if not defines(part, "to_julia"):
                 return f"your own class {class_path(type(part))}"
-        for part in (settings.averaging, settings.optimizer.schedule):
+        schedule = None if settings.optimizer.ends_by_itself else settings.optimizer.schedule
+        for part in (settings.averaging, schedule):
             if part is not None and not is_bundled(part):
                 return f"your own class {class_path(type(part))}"
     return None

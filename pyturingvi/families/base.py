@@ -23,6 +23,8 @@ from pyturingvi.support.registry import Named, Registry, describe
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
+    from pyturingvi.families.natural import NaturalCoordinates
+
 
 class Family(Named, ABC):
     """A variational family.
@@ -110,6 +112,10 @@ class BoundFamily(ABC):
     def standardize(self, work: Array, points: Array) -> Array:
         """The noise (M, D) that `transform` would send to `points`, where there is just one."""
         return self._refuse("gives no standardized points")
+
+    def natural_coordinates(self) -> NaturalCoordinates:
+        """Where natural-gradient steps are made."""
+        return self._refuse("has no natural-gradient steps; pass an optimizer, such as optimizer=tv.Adam(1e-3)")
 
     def prox_entropy(self, work: Array, stepsize: float) -> None:
         """Replace `work` by the minimizer over v of `-stepsize H(v) + ||v - work||^2 / 2` (paper, section 2.4)."""

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.support.array_namespace import Array, namespace_of
 from pyturingvi.support.registry import CLASS_KEY, Named, Registry
@@ -47,6 +49,25 @@ class BaseDistribution(Named, ABC):
     def log_density(self, u: Array) -> Array:
         """Log density of each coordinate."""
 
+    def score(self, u: Array) -> Array:
+        """`psi(u) = -d log density / du` of each coordinate; by default from central differences."""
+        step = 1e-5 * (1 + abs(u))
+        return (self.log_density(u - step) - self.log_density(u + step)) / (2 * step)
+
+    @property
+    def information(self) -> tuple[float, float]:
+        """Fisher information `(E psi^2, E (psi u - 1)^2)` of location and log scale; by default by quadrature."""
+        from scipy.integrate import quad
+
+        def mean(function: Any) -> float:
+            def integrand(x: float) -> float:
+                u = np.array([x])
+                return float(np.exp(self.log_density(u))[0] * function(u, self.score(u))[0])
+
+            return float(quad(integrand, -np.inf, 0, limit=200)[0] + quad(integrand, 0, np.inf, limit=200)[0])
+
+        return mean(lambda u, psi: psi**2), mean(lambda u, psi: (psi * u - 1) ** 2)
+
 
 @dataclass(frozen=True)
 class Gaussian(BaseDistribution):
@@ -67,6 +88,13 @@ class Gaussian(BaseDistribution):
 
     def log_density(self, u: Array) -> Array:
         return -0.5 * (u * u) - 0.5 * math.log(2 * math.pi)
+
+    def score(self, u: Array) -> Array:
+        return u
+
+    @property
+    def information(self) -> tuple[float, float]:
+        return 1.0, 2.0
 
     def to_julia(self, runtime: Any) -> Any:
         """Its Julia counterpart."""
@@ -95,6 +123,13 @@ class Laplace(BaseDistribution):
 
     def log_density(self, u: Array) -> Array:
         return -math.sqrt(2) * abs(u) - 0.5 * math.log(2)
+
+    def score(self, u: Array) -> Array:
+        return math.sqrt(2) * namespace_of(u).sign(u)
+
+    @property
+    def information(self) -> tuple[float, float]:
+        return 2.0, 1.0
 
     def to_julia(self, runtime: Any) -> Any:
         """Its Julia counterpart."""
@@ -147,6 +182,14 @@ class StudentT(BaseDistribution):
         nu = self.nu
         constant = -(betaln(nu / 2, 0.5) + 0.5 * math.log(nu) + math.log(self._scale))
         return float(constant) - (nu + 1) / 2 * xp.log1p((u / self._scale) ** 2 / nu)
+
+    def score(self, u: Array) -> Array:
+        return (self.nu + 1) * u / (self.nu * self._scale**2 + u * u)
+
+    @property
+    def information(self) -> tuple[float, float]:
+        nu = self.nu
+        return (nu + 1) / (nu + 3) / self._scale**2, 2 * nu / (nu + 3)
 
     def to_julia(self, runtime: Any) -> Any:
         """Its Julia counterpart."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
+from pyturingvi.families.natural import FullRankCoordinates, NaturalCoordinates
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 
@@ -109,6 +110,9 @@ class _BoundFullRank(BoundLocationScale):
         module = "scipy.linalg" if self.xp is np else "cupyx.scipy.linalg"
         solve_triangular = importlib.import_module(module).solve_triangular
         return solve_triangular(self._dense(work), centred.T, lower=True).T
+
+    def natural_coordinates(self) -> NaturalCoordinates:
+        return FullRankCoordinates(self)
 
     def _unpack(self, work: Array, first: int, columns: Array) -> None:
         """Columns `first...` of C as rows of `columns`, row indices counted from `first`."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
+from pyturingvi.families.natural import MeanFieldCoordinates, NaturalCoordinates
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 
@@ -57,3 +58,6 @@ class _BoundMeanField(BoundLocationScale):
     def standardize(self, work: Array, points: Array) -> Array:
         d = self.layout.dim
         return (points - work[:d]) / work[d:]
+
+    def natural_coordinates(self) -> NaturalCoordinates:
+        return MeanFieldCoordinates(self)

@@ -16,6 +16,7 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.families.full_rank import column_starts, triangle_pattern, triangle_size
 from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
+from pyturingvi.families.natural import NaturalCoordinates, StructuredCoordinates
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 
@@ -127,6 +128,10 @@ class _BoundStructured(BoundLocationScale):
             y[...] = solved.transpose(2, 0, 1).reshape(y.shape)
         return u
 
+    def natural_coordinates(self) -> NaturalCoordinates:
+        same = Structured(self.family.base, standardized=True).bind(self.layout, self.dtype, self.xp)
+        return StructuredCoordinates(same, self)
+
     # ---- parameters ---------------------------------------------------------------------------------------
     def to_flat(self, work: Array) -> Array:
         return self._reorder(work, self.xp.empty_like(work), to_flat=True)
@@ -195,10 +200,11 @@ class _BoundStructured(BoundLocationScale):
         """(M, N d_y) as N matrices (d_y, M)."""
         return y.reshape(y.shape[0], self.layout.n_local, self.layout.local_dim).transpose(1, 2, 0)
 
-    def _times_blocks(self, work: Array, u_y: Array) -> Array:
+    def _times_blocks(self, work: Array, u_y: Array, transposed: bool = False) -> Array:
         if self.layout.local_dim == 1:
             return u_y * work[self._blocks]
-        product = self._dense_blocks(work) @ self._columns(u_y)
+        blocks = self._dense_blocks(work)
+        product = (blocks.transpose(0, 2, 1) if transposed else blocks) @ self._columns(u_y)
         return product.transpose(2, 0, 1).reshape(u_y.shape)
 
     def _reorder(self, source: Array, target: Array, to_flat: bool) -> Array:

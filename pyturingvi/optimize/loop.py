@@ -88,6 +88,8 @@ def run_loop(stepper: Stepper, monitor: RunMonitor) -> Outcome:
         return Outcome(stepper.params(), stepper.done, status, message, stepper.arrived)
 
     every, total = monitor.elbo_every, monitor.n_iterations
+    assert every is not None
+    assert total is not None
     status, message = "completed", f"{total} updates made"
     with monitor, np.errstate(all="ignore"):
         try:

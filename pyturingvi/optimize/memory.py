@@ -55,6 +55,17 @@ def fit_bytes(
     return itemsize * ((state + 1) * p + 4 * n_samples * d) + 8 * copies * p + _ELBO_BYTES * elbo_samples
 
 
+def natural_bytes(family: Family, layout: Layout, itemsize: int, n_samples: int, elbo_samples: int) -> int:
+    """Bytes that a fit by natural gradients takes at its peak.
+
+    Parameters, best parameters, velocity, direction, step and their changed copies; sums of pieces; the noise of the
+    update at hand; and in float64 the start, the result and a checkpoint's vectors.
+    """
+    p, d = family.n_params(layout), layout.dim
+    dense = 3 * d * d if family.name == "full-rank" else 0
+    return itemsize * (10 * p + 4 * n_samples * d + dense) + 8 * 5 * p + _ELBO_BYTES * elbo_samples
+
+
 _ELBO_BYTES = 3 * 8
 
 

@@ -61,8 +61,8 @@ class RunMonitor:
         checkpoint_seconds: float = 30.0,
     ) -> None:
         self.description = dict(description)
-        self.n_iterations: int = description["n_iterations"]
-        self.elbo_every: int = description["elbo_every"]
+        self.n_iterations: int | None = description["n_iterations"]
+        self.elbo_every: int | None = description["elbo_every"]
         self.rows: list[tuple[int, float, float, float]] = []
         self.interrupt = DeferredInterrupt()
         self.stopped_by_callback = False
@@ -118,13 +118,22 @@ class RunMonitor:
         if self._callback is not None and self._callback(iteration, elbo):
             self.stopped_by_callback = True
 
-    def tick(self, iteration: int, snapshot: Callable[[], Snapshot]) -> None:
-        """Tell that `iteration` updates are made; shows progress and writes a checkpoint when one is due."""
+    def tick(self, iteration: int, snapshot: Callable[[], Snapshot], words: str = "") -> None:
+        """Tell that `iteration` updates are made; shows progress and writes a checkpoint when one is due.
+
+        Parameters
+        ----------
+        words : str
+            What the run is doing, for the bar of a run whose end is not known.
+        """
         now = time.perf_counter()
-        if now - self._last_tick < 0.1 and iteration < self.n_iterations:
+        if now - self._last_tick < 0.1 and iteration != self.n_iterations:
             return
         self._last_tick = now
         if self._bar is not None:
+            if words:
+                elbo = f", ELBO {self.rows[-1][1]:.6g}" if self.rows else ""
+                self._bar.set_postfix_str(words + elbo, refresh=False)
             self._bar.update(iteration - self._shown)
             self._shown = iteration
         if self._checkpoint is not None and now - self._last_checkpoint >= self._checkpoint_seconds:
@@ -155,8 +164,10 @@ class RunMonitor:
             )
         self._last_checkpoint = time.perf_counter()
 
-    def resume(self, names: Sequence[str]) -> Snapshot | None:
+    def resume(self, names: Sequence[str], others: Sequence[str] = ()) -> Snapshot | None:
         """The state in the checkpoint file, with vectors of these names, or None where there is no file yet.
+
+        Those of `names` have one length; `others` may have any.
 
         Raises
         ------
@@ -180,25 +191,29 @@ class RunMonitor:
                 f"checkpoint: {str(self._checkpoint)!r} belongs to another fit ({listed}). "
                 "Use the same settings to go on with it, or another path to start anew."
             )
-        if header["iteration"] > self.n_iterations:
+        if self.n_iterations is not None and header["iteration"] > self.n_iterations:
             raise InputError(
                 f"checkpoint: {str(self._checkpoint)!r} already holds {header['iteration']} updates, more than "
                 f"n_iterations={self.n_iterations}."
             )
         rows = arrays.pop("rows")
-        for name in names:
+        for name in [*names, *others]:
             if name not in arrays:
                 raise damaged(self._checkpoint, "checkpoint", f"it has no {name!r}")
         for name in arrays:
-            if name not in names:
+            if name not in names and name not in others:
                 raise InputError(f"checkpoint: {str(self._checkpoint)!r} has a vector {name!r} of another run.")
         try:
             # the rows an uninterrupted run would have by now: the last one may come from a cut-short estimate
             every, last = self.elbo_every, int(header["iteration"])
-            found = [(int(i), float(e), float(s), float(t)) for i, e, s, t in rows if i < last and i % every == 0]
+            kept = [row for row in rows if every is None or (row[0] < last and row[0] % every == 0)]
+            found = [(int(i), float(e), float(s), float(t)) for i, e, s, t in kept]
             scalars = {name: float(value) for name, value in header.get("scalars", {}).items()}
             seconds, size = float(header["seconds"]), arrays["params"].size
-            if last < 0 or any(vector.shape != (size,) or vector.dtype != np.float64 for vector in arrays.values()):
+            if last < 0 or any(
+                vector.shape != ((size,) if name in names else (vector.size,)) or vector.dtype != np.float64
+                for name, vector in arrays.items()
+            ):
                 raise ValueError("its vectors are no vectors of one length")
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise damaged(self._checkpoint, "checkpoint", error) from None

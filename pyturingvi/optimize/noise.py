@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.families.base_distributions import BaseDistribution
+from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.parallel import Workers
 
@@ -72,6 +73,48 @@ class NoiseStream:
         block = self.xp.empty((self.rows, *self.shape), dtype=self.dtype)
         self.base.fill(source, block)
         return block
+
+
+class AntitheticStream:
+    """Rows u of the antithetic pairs (u, -u) of each update, whose number may change from one update to the next.
+
+    Parameters
+    ----------
+    frames : bool
+        Make the rows *frames*: over the rows, the columns of the globals and of each local are orthogonal, up to a
+        radius that each row has of its own, so that a row's globals with any one local are exactly standard normal.
+        The sums of `h u'` are then nearly exact where h is linear. For a Gaussian base alone.
+    """
+
+    def __init__(self, base: BaseDistribution, seed: int, layout: Layout, dtype: np.dtype, xp: ModuleType) -> None:
+        self.base, self.seed, self.layout, self.dtype, self.xp = base, seed, layout, dtype, xp
+
+    def draw(self, iteration: int, n_rows: int, frames: bool) -> Array:
+        """The rows (n_rows, d) of the update `iteration`, counted from 0."""
+        source = generator(self.xp, self.seed, GRADIENT_STREAM, iteration)
+        rows = self.xp.empty((n_rows, self.layout.dim), dtype=self.dtype)
+        self.base.fill(source, rows)
+        if frames:
+            self._orthogonalize(rows)
+            radii = self.xp.sqrt(2 * source.standard_gamma(n_rows / 2, size=(n_rows, 1), dtype=self.dtype))
+            rows *= radii
+        return rows
+
+    def _orthogonalize(self, rows: Array) -> None:
+        """Make the columns of the globals, and of each local beside them, orthonormal."""
+        xp, layout = self.xp, self.layout
+        d_z, d_y = layout.n_global, layout.local_dim
+        z, y = rows[:, :d_z], rows[:, d_z:]
+        if d_z:
+            q, r = xp.linalg.qr(z)
+            z[...] = q * xp.sign(xp.diagonal(r))
+            y -= z @ (z.T @ y)
+        if d_y == 1:
+            y /= xp.sqrt(xp.einsum("mi,mi->i", y, y))
+        elif d_y:
+            blocks = y.reshape(len(rows), layout.n_local, d_y).transpose(1, 2, 0)
+            factor = xp.linalg.cholesky(blocks @ blocks.transpose(0, 2, 1))
+            y[...] = xp.linalg.solve(factor, blocks).transpose(2, 0, 1).reshape(y.shape)
 
 
 class GivenNoise:

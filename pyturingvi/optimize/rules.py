@@ -43,6 +43,7 @@ class Rule(Named, ABC):
     stepsize: Any
     operator: Operator | None = field(default=None, kw_only=True)
     registry: ClassVar[Registry[Rule]] = Registry("rule")
+    ends_by_itself: ClassVar[bool] = False  # True: it runs until converged where no number of updates is given
     n_slots: ClassVar[int] = 0  # vectors of p numbers that the state keeps: counted in the memory of a fit
 
     def __post_init__(self) -> None:
@@ -294,10 +295,16 @@ def get_rule(optimizer: Any, stepsize: Any = None) -> Rule:
         If it is not one of the rules.
     """
     if isinstance(optimizer, Rule):
+        if stepsize is not None and optimizer.ends_by_itself:
+            raise InputError(f"stepsize={stepsize!r}: {type(optimizer).__name__} takes none; give tv.Adam() beside it.")
         return optimizer if stepsize is None else replace(optimizer, stepsize=stepsize)
     if isinstance(optimizer, str):
         if optimizer not in RULES:
             raise unknown_name("optimizer", optimizer, RULES)
+        if RULES[optimizer].ends_by_itself:
+            if stepsize is not None:
+                raise InputError(f"optimizer={optimizer!r} takes no stepsize.")
+            return RULES[optimizer]()  # type: ignore[call-arg]
         if stepsize is None:
             name = RULES[optimizer].__name__
             raise InputError(f"optimizer={optimizer!r} needs a stepsize: tv.{name}(1e-3), or in a grid stepsize=.")
@@ -305,7 +312,8 @@ def get_rule(optimizer: Any, stepsize: Any = None) -> Rule:
     if isinstance(optimizer, type) and issubclass(optimizer, Rule):
         raise InputError(f"optimizer={optimizer.__name__} is a class: write optimizer=tv.{optimizer.__name__}(1e-3).")
     raise InputError(
-        f"optimizer must be tv.Adam(...), tv.SGD(...), tv.ProximalSGD(...) or tv.ProjectedSGD(...), got {optimizer!r}."
+        "optimizer must be tv.NaturalGradient(...), tv.Adam(...), tv.SGD(...), tv.ProximalSGD(...) or "
+        f"tv.ProjectedSGD(...), got {optimizer!r}."
     )
 
 

@@ -199,9 +199,11 @@ def _cost(model: Model, n_data: int, settings: Settings) -> float:
     """
     p = settings.family.n_params(model.layout)
     draw = 10 * model.work_per_point + 0.4 * n_data + 0.3 * (p - model.dim)
-    update = 3 * settings.n_samples * draw + 12 * p + 20_000
-    n_estimates = settings.n_iterations // settings.elbo_every + 1
-    return float(settings.n_iterations) * update + float(n_estimates) * settings.elbo_samples * draw
+    update = 3 * settings.draws_of(model.layout) * draw + 12 * p + 20_000
+    # few natural-gradient fits take more than some hundred updates
+    n_updates = settings.n_iterations or 300
+    n_estimates = n_updates // (settings.elbo_every or n_updates) + 1
+    return float(n_updates) * update + float(n_estimates) * settings.elbo_samples * draw
 
 
 def _n_data(model: Model) -> int:

@@ -1,0 +1,207 @@
+"""Natural-gradient steps of the location-scale families, in the local coordinates of their matrix groups.
+
+The scale matrices of each family are closed under products, so that `m <- m + C a`, `C <- C (I + K + K^2/2)` with K of
+C's pattern stays in the family; and at `a = 0, K = 0` the Fisher matrix does not depend on where one is (Lin, Nielsen,
+Khan and Schmidt, 2021; Tan, 2021). A *step* `[a, K]` has the working order of the parameters.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.families.base_distributions import BaseDistribution
+from pyturingvi.support.array_namespace import Array
+from pyturingvi.support.registry import defines
+
+
+class NaturalCoordinates(ABC):
+    """The local coordinates of a family at work.
+
+    Attributes
+    ----------
+    bound : BoundLocationScale
+        The standardized family in whose parameters the steps are made.
+    score : function
+        `psi(u)` of the base distribution.
+    """
+
+    def __init__(self, bound: Any) -> None:
+        self.bound = bound
+        base = bound.base
+        # what a class inherits speaks of its parent's density
+        own = [name if defines(base, name) else None for name in ("score", "information")]
+        self.score = base.score if own[0] else BaseDistribution.score.__get__(base)
+        information = base.information if own[1] else BaseDistribution.information.fget(base)  # type: ignore[attr-defined]
+        self.location_information, self.scale_information = information
+
+    def enter(self, work: Array) -> Array:
+        """The standardized parameters, a copy, of a working vector of the family."""
+        return work.copy()
+
+    def leave(self, work: Array) -> Array:
+        """The family's own working vector of standardized parameters."""
+        return work
+
+    @abstractmethod
+    def whiten(self, work: Array, slopes: Array) -> Array:
+        """`C' g` of each row of `slopes` (M, d), which may be overwritten."""
+
+    def direction(self, work: Array, noise: Array, whitened: Array, out: Array) -> None:
+        """Write the sums over the rows of `h` and of `h u'` on C's pattern into `out` (p,)."""
+        self.bound.pullback(work, noise, None, whitened, out)
+
+    def normalize(self, direction: Array) -> None:
+        """Apply the inverse Fisher matrix in place: I on locations and below the diagonal, J on the diagonal."""
+        direction *= 1 / self.location_information
+        direction[self.bound.diagonal] *= self.location_information / self.scale_information
+
+    def inner(self, one: Array, other: Array) -> float:
+        """Inner product of two steps in the Fisher metric: nats per unit of both."""
+        location, diagonal = self.location_information, self.scale_information
+        places = self.bound.diagonal
+        return float(location * (one @ other) + (diagonal - location) * (one[places] @ other[places]))
+
+    @abstractmethod
+    def limit(self, step: Array, trust: float) -> float:
+        """Shorten each block of a step to norm `trust` in place; the share of blocks that were longer."""
+
+    @abstractmethod
+    def retract(self, work: Array, step: Array) -> None:
+        """Make the step: change the parameters in place."""
+
+    def _shrink(self, squares: Array, trust: float) -> tuple[Array, float]:
+        """Factors that bring blocks of these squared norms to `trust`, and the share below 1."""
+        xp = self.bound.xp
+        factors = trust / xp.sqrt(xp.maximum(squares, trust * trust))
+        return factors, float((factors < 1).mean())
+
+
+class MeanFieldCoordinates(NaturalCoordinates):
+    """Each coordinate by itself: a block is its location and its scale."""
+
+    def whiten(self, work: Array, slopes: Array) -> Array:
+        slopes *= work[self.bound.layout.dim :]
+        return slopes
+
+    def limit(self, step: Array, trust: float) -> float:
+        both = step.reshape(2, -1)
+        factors, share = self._shrink((both * both).sum(axis=0), trust)
+        if share:
+            both *= factors
+        return share
+
+    def retract(self, work: Array, step: Array) -> None:
+        d = self.bound.layout.dim
+        scale, k = work[d:], step[d:]
+        work[:d] += scale * step[:d]
+        scale *= 1 + k + 0.5 * (k * k)
+
+
+class StructuredCoordinates(NaturalCoordinates):
+    """The globals are one block, and each local with its row of the border is one."""
+
+    def __init__(self, bound: Any, own: Any) -> None:
+        super().__init__(bound)
+        self.own = own  # the family itself, which may be the non-standardized form
+
+    def enter(self, work: Array) -> Array:
+        return self._convert(work, to_standardized=True)
+
+    def leave(self, work: Array) -> Array:
+        return self._convert(work, to_standardized=False)
+
+    def _convert(self, work: Array, to_standardized: bool) -> Array:
+        """Between `C_nz u_z` and `A_n z`, where `C_nz = A_n C_zz` and the location of y_n takes `A_n m_z`."""
+        work, bound = work.copy(), self.bound
+        layout = bound.layout
+        if self.own.standardized or not layout.n_local:
+            return work
+        border, c_zz = bound._border_of(work), bound._dense_zz(work)
+        z, y = work[: layout.n_global], work[layout.n_global : layout.dim]
+        if to_standardized:
+            y += z @ border
+            border[...] = c_zz.T @ border
+        else:
+            border[...] = bound.xp.linalg.solve(c_zz.T, border)
+            y -= z @ border
+        return work
+
+    def whiten(self, work: Array, slopes: Array) -> Array:
+        bound, d_z = self.bound, self.bound.layout.n_global
+        whitened = slopes[:, :d_z] @ bound._dense_zz(work)
+        if bound.layout.n_local:
+            g_y = slopes[:, d_z:]
+            whitened += g_y @ bound._border_of(work).T
+            g_y[...] = bound._times_blocks(work, g_y, transposed=True)
+        slopes[:, :d_z] = whitened
+        return slopes
+
+    def limit(self, step: Array, trust: float) -> float:
+        bound, xp, layout = self.bound, self.bound.xp, self.bound.layout
+        d_z, d, n = layout.n_global, layout.dim, layout.n_local
+        shares, z, zz = [], step[:d_z], step[bound._zz]
+        if d_z:
+            factor, share = self._shrink(xp.stack([z @ z + zz @ zz]), trust)
+            if share:
+                z *= factor
+                zz *= factor
+            shares.append((1, share))
+        if n:
+            y, border, blocks = step[d_z:d], bound._border_of(step), step[bound._blocks].reshape(n, -1)
+            squares = (y * y + xp.einsum("ji,ji->i", border, border)).reshape(n, -1).sum(axis=1)
+            factors, share = self._shrink(squares + xp.einsum("nk,nk->n", blocks, blocks), trust)
+            if share:
+                blocks *= factors[:, None]
+                each = xp.repeat(factors, layout.local_dim)
+                y *= each
+                border *= each
+            shares.append((n, share))
+        return sum(count * share for count, share in shares) / sum(count for count, _ in shares)
+
+    def retract(self, work: Array, step: Array) -> None:
+        bound, layout = self.bound, self.bound.layout
+        d_z, d = layout.n_global, layout.dim
+        c_zz = bound._dense_zz(work)
+        e_zz = _exponential(bound.xp, bound._dense_zz(step))
+        work[:d_z] += c_zz @ step[:d_z]
+        if layout.n_local:
+            border, moved = bound._border_of(work), bound._border_of(step)
+            work[d_z:d] += step[:d_z] @ border + bound._times_blocks(work, step[None, d_z:d])[0]
+            border[...] = e_zz.T @ border + bound._times_blocks(work, moved)
+            if layout.local_dim == 1:
+                k = step[bound._blocks]
+                work[bound._blocks] *= 1 + k + 0.5 * (k * k)
+            else:
+                bound._pack_blocks(bound._dense_blocks(work) @ _exponential(bound.xp, bound._dense_blocks(step)), work)
+        work[bound._zz] = (c_zz @ e_zz).ravel()[bound._zz_position]
+
+
+class FullRankCoordinates(NaturalCoordinates):
+    """All coordinates are one block."""
+
+    def whiten(self, work: Array, slopes: Array) -> Array:
+        return slopes @ self.bound._dense(work)
+
+    def limit(self, step: Array, trust: float) -> float:
+        factor, share = self._shrink(self.bound.xp.stack([step @ step]), trust)
+        if share:
+            step *= factor
+        return share
+
+    def retract(self, work: Array, step: Array) -> None:
+        bound, d = self.bound, self.bound.layout.dim
+        c = bound._dense(work)
+        work[:d] += c @ step[:d]
+        work[d:] = (c @ _exponential(bound.xp, bound._dense(step))).ravel()[bound._positions()]
+
+
+def _exponential(xp: Any, k: Array) -> Array:
+    """`I + K + K^2/2` of lower triangles (..., n, n): its diagonal is positive whatever K is."""
+    e = 0.5 * (k @ k)
+    e += k
+    i = np.arange(k.shape[-1])
+    e[..., i, i] += 1
+    return e

@@ -1,0 +1,277 @@
+"""The loop of a fit by natural gradients: an engine's legs, the plan's decisions, and what a `RunMonitor` is told."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from pyturingvi.families import Family, MeanField, Structured
+from pyturingvi.models.base import Model
+from pyturingvi.optimize.monitor import Outcome, RunMonitor, Snapshot
+from pyturingvi.optimize.natural_plan import CAP, HISTORY_COLUMNS, Leg, NaturalPlan
+from pyturingvi.optimize.natural_rule import NaturalGradient
+from pyturingvi.settings import Settings
+
+VECTORS = ("params", "velocity", "best")
+_COLUMNS = 5  # of what a leg reports: mean, variance, inner, square, shortened
+
+
+class NaturalStepper(ABC):
+    """Natural-gradient updates in some engine.
+
+    Attributes
+    ----------
+    done : int
+        Updates made.
+    params_valid : bool
+        False while an update is half made.
+    """
+
+    done: int = 0
+    params_valid: bool = True
+
+    @abstractmethod
+    def begin(self, family: Family, vectors: dict[str, np.ndarray], count: int) -> None:
+        """Start on a family.
+
+        Parameters
+        ----------
+        vectors : dict
+            "params", flat parameters (p,) of the standardized form; "velocity" and "best" where a run goes on.
+        count : int
+            Updates behind the velocity.
+        """
+
+    @abstractmethod
+    def advance(self, leg: Leg) -> tuple[np.ndarray, bool]:
+        """Make updates of a leg for about 0.1 s, one at least; none beyond its last.
+
+        Returns
+        -------
+        rows : (n, 5) array
+            One an update: mean and variance of `log p - log q`, inner, square, shortened.
+        finite : bool
+            False if the next update would not be finite; everything is then as the last finite one left it.
+        """
+
+    @abstractmethod
+    def keep(self) -> None:
+        """Remember the parameters as the best so far."""
+
+    @abstractmethod
+    def recall(self) -> None:
+        """Go back to the best so far, and forget the velocity."""
+
+    @abstractmethod
+    def elbo(self, n_samples: int, interrupted: Callable[[], bool]) -> tuple[float, float]:
+        """ELBO now with its standard error, from independent draws of `log p - log q`."""
+
+    @abstractmethod
+    def params(self) -> np.ndarray:
+        """Flat parameters (p,) of the stage's family as it is, in float64, a copy."""
+
+    @abstractmethod
+    def standardized(self) -> np.ndarray:
+        """The same in the standardized form."""
+
+    @abstractmethod
+    def snapshot(self) -> tuple[dict[str, np.ndarray], int]:
+        """The vectors of `begin`, and the count."""
+
+    @abstractmethod
+    def divergence(self) -> str:
+        """Where an update was not finite, in words."""
+
+
+def run_natural(
+    stepper: NaturalStepper, model: Model, settings: Settings, initial: np.ndarray, fixed: bool, monitor: RunMonitor
+) -> Outcome:
+    """Fit by natural gradients until converged, or until the budget is used up.
+
+    Parameters
+    ----------
+    initial : (p,) array
+        Flat parameters of the family; where they are the plain start of the settings, smaller families go first.
+    fixed : bool
+        Whether the noise is given: the updates are then made at one rate, as many as there is noise.
+    """
+    rule = settings.optimizer
+    assert isinstance(rule, NaturalGradient)
+    loop = _Loop(stepper, model, settings, rule, initial, fixed, monitor)
+    with monitor, np.errstate(all="ignore"):
+        try:
+            verdict = loop.run()
+            loop.end(verdict)
+        except Exception as error:  # a user's callback or log density failed: what has been fitted so far is kept
+            if stepper.params_valid and loop.begun:
+                loop.save()
+                words = f"{type(error).__name__} after {stepper.done} updates"
+                monitor.partial = loop.outcome("interrupted", words)
+            raise
+    return loop.outcome(loop.status, loop.message)
+
+
+class _Loop:
+    def __init__(
+        self,
+        stepper: NaturalStepper,
+        model: Model,
+        settings: Settings,
+        rule: NaturalGradient,
+        initial: np.ndarray,
+        fixed: bool,
+        monitor: RunMonitor,
+    ) -> None:
+        self.stepper, self.model, self.settings, self.monitor = stepper, model, settings, monitor
+        bound = settings.family.bind(model.layout)
+        start = settings.check_location(model.dim), settings.init_scale
+        warm = not fixed and np.array_equal(initial, bound.initial_flat(*start))
+        self.cap = settings.n_iterations or CAP
+        self.plan = NaturalPlan(
+            settings.family,
+            model.layout,
+            warm=warm,
+            rate=rule.rate,
+            momentum=rule.momentum,
+            n_samples=settings.n_samples,
+            cap=self.cap,
+            fixed=fixed,
+        )
+        first = self.plan.family
+        self.initial = (
+            first.bind(model.layout).initial_flat(*start) if isinstance(first, MeanField) and warm else initial
+        )
+        self.rows = np.empty((0, _COLUMNS))  # of the leg at hand
+        self.begun = self.saved = False
+        self.status, self.message = "completed", ""
+
+    # ---- life ---------------------------------------------------------------------------------------------
+    def run(self) -> str:
+        """Make the updates; the plan's last verdict."""
+        monitor, stepper, plan = self.monitor, self.stepper, self.plan
+        self._begin()
+        verdict = "converged" if plan.state.converged else "go on"
+        while stepper.done < self.cap and not monitor.stop_requested and verdict not in ("converged", "diverged"):
+            leg = plan.next_leg()
+            rows, finite = stepper.advance(leg)
+            self.rows = np.concatenate([self.rows, rows])
+            if stepper.done >= leg.last or not finite:
+                verdict = self._finish_leg(finite)
+            monitor.tick(stepper.done, self.snapshot, plan.words)
+        if verdict != "diverged":
+            self.save()
+        return verdict
+
+    def save(self) -> None:
+        """Write the checkpoint of a run that ends, before it is made into a result."""
+        if not self.saved:
+            self.monitor.save(self.snapshot)
+        self.saved = True
+
+    def _begin(self) -> None:
+        stepper, plan, found = self.stepper, self.plan, self.monitor.resume(VECTORS, ("history", "leg"))
+        if found is None:
+            stepper.begin(plan.family, {"params": self._to_standardized(self.initial)}, 0)
+            stepper.keep()
+        else:
+            plan.restore(found.scalars, found.vectors["history"].reshape(-1, HISTORY_COLUMNS))
+            self.rows = found.vectors["leg"].reshape(-1, _COLUMNS)
+            stepper.done = found.iteration
+            stepper.begin(plan.family, {name: found.vectors[name] for name in VECTORS}, int(found.scalars["count"]))
+            ends = {int(row[0]) for row in plan.history}
+            self.monitor.rows = [row for row in self.monitor.rows if row[0] in ends]
+        self.begun = True
+
+    def _finish_leg(self, finite: bool) -> str:
+        plan, stepper, rows = self.plan, self.stepper, self.rows
+        self.rows = np.empty((0, _COLUMNS))
+        verdict = plan.finish_leg(stepper.done, rows, broke=not finite)
+        if verdict in ("back", "diverged", "next stage from best"):
+            stepper.recall()
+        elif verdict == "best":
+            stepper.keep()
+        if plan.history and plan.history[-1][0] == stepper.done and finite:
+            _, mean, squared_error = plan.history[-1][:3]
+            if self.settings.elbo_every is None:
+                self.monitor.record(stepper.done, mean, math.sqrt(squared_error))
+            elif stepper.done // self.settings.elbo_every > (stepper.done - len(rows)) // self.settings.elbo_every:
+                self._estimate()
+        if verdict.startswith("next stage"):
+            self._next_stage()
+        return verdict
+
+    def _next_stage(self) -> None:
+        plan, stepper, layout = self.plan, self.stepper, self.model.layout
+        before = plan.family.bind(layout)
+        flat = stepper.standardized()
+        plan.begin_next_stage(stepper.done)
+        family = plan.family
+        after = self._standard_form(family).bind(layout)
+        stepper.begin(family, {"params": after.embed(self._standard_form(before.family).bind(layout), flat)}, 0)
+        stepper.keep()
+
+    def end(self, verdict: str) -> None:
+        """Make the run into a result: its family, status and ELBO."""
+        stepper, monitor, state = self.stepper, self.monitor, self.plan.state
+        done = stepper.done
+        if not self.plan.is_last_stage:
+            self._embed_in_last()
+        if verdict == "converged":
+            self.status = "converged"
+            self.message = (
+                f"after {done} updates: the ELBO rose by {state.rise:.2g} nats over the last part of the climb "
+                f"(standard error {state.rise_error:.2g}), and {int(state.anneal_length)} averaged its noise out"
+            )
+        elif verdict == "diverged":
+            self.status = "diverged"
+            self.message = (
+                f"after {done} updates {stepper.divergence()}, however small the steps; the best parameters so far are "
+                "kept. See what your model returns there, or try another init_location or a smaller init_scale."
+            )
+        elif monitor.stop_requested:
+            who = "the callback" if monitor.stopped_by_callback else "Ctrl-C"
+            self.status, self.message = "interrupted", f"stopped by {who} after {done} updates"
+        else:
+            self.message = f"{done} updates made without converging"
+        value = self._estimate()
+        if self.status != "diverged" and not math.isfinite(value):
+            self.status = "diverged"
+            self.message = f"the ELBO after {done} updates is {value}: see what your model returns where the fit lies."
+
+    def _embed_in_last(self) -> None:
+        """A run that ends early ends in the family that was asked for."""
+        while not self.plan.is_last_stage:
+            self._next_stage()
+
+    def _estimate(self) -> float:
+        monitor, stepper = self.monitor, self.stepper
+        value, error = stepper.elbo(self.settings.elbo_samples, lambda: monitor.interrupt.requested)
+        if monitor.rows and monitor.rows[-1][0] == stepper.done:
+            monitor.rows.pop()
+        monitor.record(stepper.done, value, error)
+        return value
+
+    # ---- what is kept -------------------------------------------------------------------------------------
+    def outcome(self, status: str, message: str) -> Outcome:
+        if not self.plan.is_last_stage:
+            self._embed_in_last()
+        return Outcome(self.stepper.params(), self.stepper.done, status, message)
+
+    def snapshot(self) -> Snapshot:
+        vectors, count = self.stepper.snapshot()
+        kept = {"history": np.array(self.plan.history, dtype=np.float64).ravel(), "leg": self.rows.ravel()}
+        return Snapshot(self.stepper.done, {**vectors, **kept}, {**self.plan.scalars(), "count": count})
+
+    @staticmethod
+    def _standard_form(family: Family) -> Family:
+        return replace(family, standardized=True) if isinstance(family, Structured) else family
+
+    def _to_standardized(self, flat: np.ndarray) -> np.ndarray:
+        family, layout = self.plan.family, self.model.layout
+        bound = family.bind(layout)
+        coordinates = bound.natural_coordinates()
+        return np.asarray(coordinates.bound.to_flat(coordinates.enter(bound.from_flat(flat))))
