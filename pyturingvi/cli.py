@@ -49,10 +49,19 @@ def fit(
     family: Annotated[
         str, typer.Option(help="mean-field (fast, crude), structured, or full-rank (slow, big).")
     ] = "structured",
-    stepsize: Annotated[float, typer.Option(help="Stepsize of the Adam optimizer.")] = 1e-3,
-    iterations: Annotated[int, typer.Option(help="Number of updates.")] = 20_000,
-    samples: Annotated[int, typer.Option(help="Monte Carlo samples in each gradient.")] = 8,
-    elbo_every: Annotated[int, typer.Option(help="Updates between two estimates of the ELBO.")] = 100,
+    stepsize: Annotated[
+        float | None, typer.Option(help="Fit by Adam with this stepsize, instead of natural gradients.")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Updates; by default until converged, with --stepsize 20,000.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Monte Carlo samples in each gradient; by default chosen, with --stepsize 8.")
+    ] = None,
+    elbo_every: Annotated[
+        int | None,
+        typer.Option(help="Updates between two separate estimates of the ELBO; by default none, with --stepsize 100."),
+    ] = None,
     elbo_samples: Annotated[int, typer.Option(help="Samples in each estimate of the ELBO.")] = 1024,
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers again.")] = 0,
     engine: Annotated[str, typer.Option(help="auto, numpy or julia.")] = "auto",
@@ -70,6 +79,8 @@ def fit(
 ) -> None:
     """Fit a problem, print the summary, and write PROBLEM-FAMILY.npz and PROBLEM-FAMILY.png.
 
+    It runs natural gradients until they have converged, or Adam with --stepsize.
+
     Exit code 0 means that the fit is complete and usable, 1 that it diverged (what was fitted is saved all the
     same), 2 that an argument was refused before anything ran, 130 that it was interrupted (likewise saved).
     """
@@ -83,9 +94,8 @@ def fit(
 
     settings = Settings.of(
         family=family,
-        optimizer="adam",
         stepsize=stepsize,
-        n_iterations=iterations,
+        n_iterations=20_000 if stepsize is not None and iterations is None else iterations,
         n_samples=samples,
         elbo_every=elbo_every,
         elbo_samples=elbo_samples,
@@ -120,7 +130,7 @@ def fit(
                 typer.echo(f"wrote {picture}")
             except OutputError as error:
                 typer.echo(str(error), err=True)
-    if result.status != "completed":
+    if result.status not in ("converged", "completed"):
         typer.echo(f"{result.status}: {result.message}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_UNUSABLE)
     if late.requested:

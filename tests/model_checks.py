@@ -121,6 +121,7 @@ def assert_noise_is_copied(model: Model, engine: str) -> None:
     """A run does not see what a callback makes of the noise= that it was given."""
     noise = np.random.default_rng(3).normal(size=(6, 2, model.dim))
     settings: dict[str, Any] = {
+        "optimizer": tv.Adam(1e-3),
         "n_iterations": 6,
         "n_samples": 2,
         "elbo_every": 2,

@@ -20,7 +20,8 @@ if os.environ.get("SWEEP_TEST_BOOTS"):
     (Path(os.environ["SWEEP_TEST_BOOTS"]) / f"boot-{os.getpid()}-{time.time_ns()}").touch()
 
 LAYOUT = tv.Layout(2, 3, 1)
-SMALL = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 16}
+SIZES = {"n_iterations": 60, "n_samples": 4, "elbo_every": 25, "elbo_samples": 16}
+SMALL = {"optimizer": tv.Adam(1e-3), **SIZES}
 
 
 def run(grid, executor, out, **options):

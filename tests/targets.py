@@ -73,6 +73,9 @@ TRACE = ["iteration", "elbo", "std_error"]
 
 
 def quick_fit(model: tv.models.Model, *arguments: Any, **settings: Any) -> tv.Fit:
+    """A fit by Adam, unless a rule is given; with optimizer=None by what `tv.fit` takes by itself."""
+    if len(arguments) < 2:
+        settings = {"optimizer": tv.Adam(1e-3), **settings}
     return tv.fit(model, *arguments, **{"progress": False, "elbo_samples": 64, **settings})
 
 

@@ -34,14 +34,44 @@ def here(tmp_path, monkeypatch, capsys):
 
 
 def test_fit_writes_a_usable_fit_and_a_picture_and_prints_the_summary(tmp_path):
-    done = run("fit", "rpoisson-small", "--family", "mean-field", "--iterations", 200, cwd=tmp_path)
+    """By natural gradients until they have converged, if nothing is said."""
+    done = run("fit", "rpoisson-small", "--family", "mean-field", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "beta[age]" in done.stdout
     assert "ELBO" in done.stdout
     fit = tv.load_fit(tmp_path / "rpoisson-small-mean-field.npz")
-    assert fit.status == "completed"
+    assert fit.status == "converged"
     assert fit.model.label == "rpoisson-small"
+    assert fit.spec.optimizer == tv.NaturalGradient().config()
+    assert fit.spec.n_iterations is None
     assert (tmp_path / "rpoisson-small-mean-field.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_with_a_stepsize_it_fits_by_adam(tmp_path, here):
+    options = "--stepsize 0.01 --iterations 30 --no-plot --quiet --out fit.npz"
+    code, _, _ = here("fit", "volatility-small", "--simulated", *options.split())
+    fit = tv.load_fit(tmp_path / "fit.npz")
+    assert (code, fit.status, fit.n_updates) == (0, "completed", 30)
+    assert fit.spec.optimizer == tv.Adam(0.01).config()
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [("", (None, None, None)), ("--iterations 70", (70, None, None)), ("--stepsize 0.01", (20_000, 8, 100))],
+)
+def test_what_the_command_leaves_open(here, monkeypatch, options, counts):
+    def refuse(model, settings, **others):
+        raise tv.errors.InputError(repr((settings.n_iterations, settings.n_samples, settings.elbo_every)))
+
+    monkeypatch.setattr("pyturingvi.fitting.run", refuse)
+    code, _, errors = here("fit", "volatility-small", "--simulated", *options.split())
+    assert (code, errors) == (2, f"Error: {counts}\n")
+
+
+def test_a_budget_that_is_used_up_ends_with_code_0(tmp_path, here):
+    code, _, _ = here(*"fit volatility-small --simulated --iterations 20 --no-plot --quiet --out fit.npz".split())
+    fit = tv.load_fit(tmp_path / "fit.npz")
+    assert (code, fit.status, fit.n_updates) == (0, "completed", 20)
 
 
 def test_a_simulated_problem_says_so_in_its_output_and_its_file_name(tmp_path, here):
@@ -69,7 +99,9 @@ def test_a_diverged_fit_is_saved_and_ends_with_code_1(tmp_path):
         ("irt-small --stepsize 0", "stepsize"),
         ("irt-small --stepsize nan", "stepsize"),
         ("irt-small --iterations 0", "n_iterations"),
+        ("irt-small --stepsize 0.01 --iterations 0", "n_iterations"),
         ("irt-small --samples 0", "n_samples"),
+        ("irt-small --samples 3", "even"),
         ("irt-small --elbo-samples 0", "elbo_samples"),
         ("irt-small --elbo-every 0", "elbo_every"),
         ("irt-small --seed -1", "seed"),

@@ -345,5 +345,6 @@ def test_ones_own_julia_or_that_of_juliapkg_is_tried_out_and_used_from_then_on_w
     monkeypatch.setenv("PYTURINGVI_CONFIG", str(config.parent))
     assert (found().origin, found().project) == ("registered" if way == "own" else "juliapkg", project)
     if way == "own":
-        used = "fit = tv.fit(model(), n_iterations=2, elbo_samples=8, progress=False); print(fit.spec.engine)"
+        settings = "optimizer=tv.Adam(1e-3), n_iterations=2, elbo_samples=8, progress=False"
+        used = f"fit = tv.fit(model(), {settings}); print(fit.spec.engine)"
         assert run(used, None, **alone, **{DEPOTS: None}) == ["julia"]

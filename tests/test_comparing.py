@@ -137,7 +137,7 @@ def test_a_diverged_run_leaves_no_verdict_on_the_elbo(second_engine: Any, poisso
 
 
 def test_a_path_that_ends_in_one_engine_only_does_not_agree(poisson: tv.models.Model) -> None:
-    fit = tv.fit(poisson, "mean-field", n_iterations=20, engine="numpy", progress=False)
+    fit = tv.fit(poisson, "mean-field", tv.Adam(1e-3), n_iterations=20, engine="numpy", progress=False)
     noise = np.zeros((20, 8, poisson.dim))
     row = measures.path_row(poisson, tv.MeanField(), tv.Adam(1e-3), noise, fit, fit.params, 13, True)
     assert row["agrees"] is False

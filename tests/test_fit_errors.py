@@ -16,33 +16,128 @@ from pyturingvi.errors import EngineError, InputError, MemoryLimitError, PyTurin
 from pyturingvi.families import get_family
 from pyturingvi.layout import Layout
 from pyturingvi.optimize.memory import available_memory, fit_bytes
+from pyturingvi.settings import Settings
 
 LAYOUT = Layout(2, 3, 1)  # d = 5; structured: p = 5 + 3 + 3 (2 + 1) = 17
 NAN, INF = float("nan"), float("inf")
 
 
+class Plain(tv.families.Family):
+    """A family of one's own without natural coordinates: N(m, I)."""
+
+    def n_params(self, layout: tv.Layout) -> int:
+        return layout.dim
+
+    def bind(self, layout: tv.Layout, dtype: Any = np.float64, xp: Any = np) -> Any:
+        return BoundPlain(self, layout, dtype, xp)
+
+
+class BoundPlain(tv.families.BoundFamily):
+    def transform(self, work: Any, noise: Any, out: Any) -> None:
+        out[...] = noise + work
+
+    def pullback(self, work: Any, noise: Any, points: Any, gradient: Any, out: Any) -> None:
+        out[...] = gradient.sum(axis=0)
+
+    def entropy(self, work: Any) -> float:
+        return float(self.layout.dim * self.base.entropy)
+
+    def subtract_entropy_gradient(self, work: Any, out: Any) -> bool:
+        return True
+
+    def log_q(self, work: Any, points: Any) -> Any:
+        return self.base.log_density(points - work).sum(axis=1)
+
+    def initial_flat(self, location: Any, scale: float) -> Any:
+        return np.asarray(location, dtype=float)
+
+
 def refuse(words: str, error: type[Exception] = InputError, **arguments: Any) -> None:
-    """fit() with these arguments raises `error` with `words` and never calls the density."""
+    """fit(), by Adam if nothing else is said, with these arguments raises `error` with `words`.
+
+    It never calls the density.
+    """
     counting = Counting()
+    usual = {"optimizer": tv.Adam(1e-3), "n_iterations": 3, "n_samples": 2, "progress": False}
     with pytest.raises(error, match=words) as caught:
-        tv.fit(counting.model, **{"n_iterations": 3, "n_samples": 2, "progress": False, **arguments})
+        tv.fit(counting.model, **{**usual, **arguments})
     assert isinstance(caught.value, PyTuringVIError)
     assert counting.calls == 0
 
 
-def test_the_arguments_used_here_are_good_otherwise() -> None:
+@pytest.mark.parametrize("optimizer", [tv.Adam(1e-3), None], ids=["Adam", "default"])
+def test_the_arguments_used_here_are_good_otherwise(optimizer: Any) -> None:
     counting = Counting()
-    fit = tv.fit(counting.model, n_iterations=3, n_samples=2, progress=False)
+    fit = tv.fit(counting.model, optimizer=optimizer, n_iterations=3, n_samples=2, progress=False)
     assert (fit.status, fit.params.size) == ("completed", 17)
     assert counting.calls > 3
 
 
 # ---- counts, names and objects -----------------------------------------------------------------------------
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", NAN, INF, [3], 2 + 0j, np.True_, None], ids=repr)
-def test_counts_that_are_no_whole_number_above_0_are_refused(value: Any) -> None:
-    counts = ["n_iterations", "n_samples", "elbo_every", "elbo_samples"]
-    for name in counts if value is None else [*counts, "n_threads"]:
-        refuse(f"{name} must be a whole number of at least 1, got", **{name: value})
+@pytest.mark.parametrize("optimizer", [tv.Adam(1e-3), None], ids=["Adam", "default"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", NAN, INF, [3], 2 + 0j, np.True_], ids=repr)
+def test_counts_that_are_no_whole_number_above_0_are_refused(value: Any, optimizer: Any) -> None:
+    for name in ["n_iterations", "n_samples", "elbo_every", "elbo_samples", "n_threads"]:
+        refuse(f"{name} must be a whole number of at least 1, got", optimizer=optimizer, **{name: value})
+
+
+@pytest.mark.parametrize("optimizer", [tv.Adam(1e-3), None], ids=["Adam", "default"])
+def test_the_draws_of_an_estimate_must_be_told(optimizer: Any) -> None:
+    refuse("elbo_samples must be a whole number of at least 1, got None", optimizer=optimizer, elbo_samples=None)
+
+
+def test_counts_left_out_are_the_papers_beside_a_stepsize_and_natural_gradients_own() -> None:
+    """Section 4.2 of the paper: 50,000 updates of M = 8 samples."""
+    names = ["n_iterations", "n_samples", "elbo_every"]
+    for changes in ({"optimizer": tv.SGD(1e-3)}, {"stepsize": 1e-3}, {"optimizer": "adam", "stepsize": 1e-3}):
+        settings = Settings.of(**changes)
+        assert [getattr(settings, name) for name in names] == [50_000, 8, 100]
+        assert settings == Settings.of(**changes, **dict.fromkeys(names))
+    by_default = Settings.of()
+    assert by_default.optimizer == tv.NaturalGradient()
+    assert [getattr(by_default, name) for name in names] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"n_samples": 3}, "n_samples: NaturalGradient draws in pairs and needs an even number, got 3"),
+        (
+            {"averaging": tv.PolynomialAveraging()},
+            r"averaging: NaturalGradient .* optimizer=tv\.Adam\(1e-3\) beside it",
+        ),
+        ({"stop_within": 1.0}, r"stop_within: NaturalGradient .* optimizer=tv\.Adam\(1e-3\) beside it"),
+        ({"n_iterations": None, "noise": np.zeros((3, 2, 5))}, "noise: give n_iterations and n_samples beside it"),
+        ({"n_samples": None, "noise": np.zeros((3, 2, 5))}, "noise: give n_iterations and n_samples beside it"),
+        ({"family": Plain()}, r"optimizer: the Plain family has no natural-gradient steps; .* optimizer=tv\.Adam"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("optimizer", [None, tv.NaturalGradient(0.1)], ids=["default", "named"])
+def test_what_natural_gradients_do_not_take_is_refused_by_name(
+    arguments: dict[str, Any], words: str, optimizer: Any
+) -> None:
+    refuse(words, optimizer=optimizer, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        *(({"rate": x}, r"rate must lie in \(0, 1\], got") for x in (0, -0.1, 1.5, NAN, "1", True)),
+        *(({"momentum": x}, r"momentum must lie in \[0, 1\), got") for x in (-0.1, 1, NAN, "0", None, True)),
+    ],
+    ids=str,
+)
+def test_natural_gradients_take_a_rate_and_a_momentum_within_bounds(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=f"NaturalGradient: {words}"):
+        tv.NaturalGradient(**given)
+
+
+def test_natural_gradients_have_no_stepsize() -> None:
+    for optimizer in (tv.NaturalGradient(), "natural-gradient"):
+        with pytest.raises(InputError, match=r"takes (none|no stepsize)"):
+            Settings.of(optimizer=optimizer, stepsize=1e-3)
+    assert Settings.of(optimizer="natural-gradient") == Settings.of()
 
 
 def test_whole_numbers_of_other_types_count_as_integers() -> None:
@@ -68,7 +163,7 @@ def test_whole_numbers_of_other_types_count_as_integers() -> None:
         ({"engine": None}, "Unknown engine None"),
         ({"device": "gpu"}, "Unknown device 'gpu'.*Known: cpu, cuda"),
         ({"optimizer": "adam"}, r"optimizer='adam' needs a stepsize: tv\.Adam"),
-        ({"optimizer": 1e-3}, r"optimizer must be tv\.Adam.*got 0\.001"),
+        ({"optimizer": 1e-3}, r"optimizer must be tv\.NaturalGradient.*tv\.Adam.*got 0\.001"),
         ({"optimizer": tv.SGD}, r"write optimizer=tv\.SGD\(1e-3\)"),
         ({"averaging": 8}, r"averaging must be tv\.PolynomialAveraging.*got 8"),
         ({"averaging": tv.PolynomialAveraging}, "averaging must be"),
@@ -113,6 +208,8 @@ def test_whole_numbers_of_other_types_count_as_integers() -> None:
 )
 def test_what_cannot_be_used_is_refused_by_name(arguments: dict[str, Any], words: str) -> None:
     refuse(words, **arguments)
+    if not {"optimizer", "averaging", "stop_within"} & set(arguments):
+        refuse(words, optimizer=None, **arguments)
 
 
 @pytest.mark.parametrize("model", [None, "rpoisson-small", tv.models.IsotropicGaussian, lambda x: x])

@@ -15,7 +15,8 @@ def has_cuda() -> bool:
 
 
 def fit_on_gpu() -> tv.Fit:
-    return tv.fit(tv.models.IsotropicGaussian(2), n_iterations=2, engine="julia", device="cuda", progress=False)
+    settings = {"n_iterations": 2, "engine": "julia", "device": "cuda", "progress": False}
+    return tv.fit(tv.models.IsotropicGaussian(2), optimizer=tv.Adam(1e-3), **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.julia
@@ -46,4 +47,4 @@ def test_a_turing_model_has_no_gpu() -> None:
     stub = Turing.__new__(Turing)
     for engine in ("auto", "julia", "numpy"):
         with pytest.raises(EngineError, match=r"No engine runs tv\.models\.Turing, .* with device='cuda'"):
-            select_engine(stub, Settings(engine=engine, device="cuda"))
+            select_engine(stub, Settings(optimizer=tv.Adam(1e-3), engine=engine, device="cuda"))

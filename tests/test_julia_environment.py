@@ -147,9 +147,9 @@ def test_an_automatic_choice_warns_once_of_damaged_settings(config: Path, isotro
     config.write_text("{")
     words = r"the settings '.*julia\.json' are unreadable.*Mend it with: pyturingvi setup; until then the numpy engine"
     with pytest.warns(RuntimeWarning, match=words) as caught:
-        assert tv.fit(isotropic, n_iterations=1, progress=False).engine == "numpy"
+        assert tv.fit(isotropic, optimizer=tv.Adam(1e-3), n_iterations=1, progress=False).engine == "numpy"
     assert len(caught) == 1
-    assert tv.fit(isotropic, n_iterations=1, progress=False).engine == "numpy"
+    assert tv.fit(isotropic, optimizer=tv.Adam(1e-3), n_iterations=1, progress=False).engine == "numpy"
 
 
 def test_julia_is_asked_again_only_when_its_file_has_changed(config: Path, usable: JuliaEnvironment) -> None:

@@ -70,7 +70,7 @@ def test_a_call_takes_keywords_and_tells_a_wrong_one() -> None:
 def test_a_second_ctrl_c_ends_a_run_at_once_and_leaves_julia_usable(isotropic: tv.models.Model) -> None:
     def run_it(callback: Any = None) -> np.ndarray:
         settings = {"n_iterations": 300, "elbo_every": 30, "engine": "julia", "progress": False}
-        return tv.fit(isotropic, callback=callback, **settings).params  # type: ignore[arg-type]
+        return tv.fit(isotropic, optimizer=tv.Adam(1e-3), callback=callback, **settings).params  # type: ignore[arg-type]
 
     def press_twice(iteration: int, elbo: float) -> None:
         signal.raise_signal(signal.SIGINT)

@@ -527,7 +527,7 @@ def test_an_error_in_the_middle_of_a_fit_names_its_place_and_keeps_the_fit_so_fa
     end
     """
     model = tv.models.Turing(source.replace("typemin(Int)", "-3000"), {"y": 1.0}, ad="forwarddiff")
-    settings: dict[str, Any] = {"elbo_every": 50, "elbo_samples": 10, "progress": False}
+    settings: dict[str, Any] = {"optimizer": tv.Adam(1e-3), "elbo_every": 50, "elbo_samples": 10, "progress": False}
     with pytest.raises(EngineError, match=r"^late, after \d+ of 100000 updates: .*late boom") as caught:
         tv.fit(model, n_iterations=100_000, **settings)
     partial = caught.value.partial_fit  # type: ignore[attr-defined]
@@ -571,7 +571,7 @@ def test_the_first_build_of_a_model_says_that_it_compiles(capfd: pytest.CaptureF
 @julia
 def test_engine_numpy_is_refused() -> None:
     with pytest.raises(EngineError, match="engine='julia'"):
-        tv.fit(turing_model("line"), engine="numpy", progress=False)
+        tv.fit(turing_model("line"), optimizer=tv.Adam(1e-3), engine="numpy", progress=False)
 
 
 # ---- fits -------------------------------------------------------------------------------------------------
@@ -605,7 +605,8 @@ def test_other_families_fit_and_the_seed_decides(family: tv.families.Family) -> 
 
 @julia
 def test_a_saved_fit_can_be_loaded_and_used(tmp_path: Path) -> None:
-    fit = tv.fit(turing_model("varying"), n_iterations=20, elbo_every=20, elbo_samples=8, progress=False)
+    settings: dict[str, Any] = {"n_iterations": 20, "elbo_every": 20, "elbo_samples": 8, "progress": False}
+    fit = tv.fit(turing_model("varying"), optimizer=tv.Adam(1e-3), **settings)
     loaded = tv.load_fit(fit.save(tmp_path / "fit.npz"))
     assert loaded.model.label == "varying"
     assert loaded.model._inner is None  # Julia is asked when it is needed
@@ -624,6 +625,7 @@ def test_pickle_and_state_keep_the_model(which: str) -> None:
 @julia
 def test_a_checkpoint_resumes_to_the_same_numbers(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"elbo_every": 50, "elbo_samples": 16, "n_iterations": 100, "progress": False}
+    settings |= {"optimizer": tv.Adam(1e-3)}
     straight = tv.fit(turing_model("line"), **settings)
     stopped = tv.fit(turing_model("line"), **settings, checkpoint=tmp_path / "c.npz", callback=lambda *_: True)
     assert stopped.n_updates == 50

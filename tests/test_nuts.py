@@ -39,7 +39,7 @@ def test_eight_schools_equal_quadrature() -> None:
 def test_draws_have_the_form_of_a_fits() -> None:
     model = turing_model("varying")
     draws = tv.sample_nuts(model, 30, 30, 3, progress=False)
-    fit = tv.fit(model, n_iterations=5, elbo_every=5, elbo_samples=8, progress=False)
+    fit = tv.fit(model, optimizer=tv.Adam(1e-3), n_iterations=5, elbo_every=5, elbo_samples=8, progress=False)
     found, likewise = draws.sample(), fit.sample(90)
     assert {name: value.shape for name, value in found.items()} == {name: v.shape for name, v in likewise.items()}
     assert draws.by_chain()["slopes"].shape == (3, 30, 2, 4)

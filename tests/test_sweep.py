@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 import pytest
-from sweep_targets import LAYOUT, SMALL, files, normal, run
+from sweep_targets import LAYOUT, SIZES, SMALL, files, normal, run
 
 import pyturingvi as tv
 from pyturingvi.errors import InputError, OutputError
@@ -55,7 +55,7 @@ def test_a_cell_has_the_numbers_of_a_fit(poisson, executor, tmp_path):
     assert list(frame["seed"]) == [0, 0, 7, 7] * 2
     for row in frame.itertuples():
         averaging = None if pd.isna(row.averaging) else tv.PolynomialAveraging()
-        direct = tv.fit(poisson, row.family, tv.Adam(1e-2), seed=row.seed, averaging=averaging, progress=False, **SMALL)
+        direct = tv.fit(poisson, row.family, tv.Adam(1e-2), seed=row.seed, averaging=averaging, progress=False, **SIZES)
         pd.testing.assert_frame_equal(
             traces.loc[traces["cell"] == row.cell, TRACE].reset_index(drop=True), direct.elbo[TRACE]
         )
@@ -153,7 +153,7 @@ def test_load_sweep_reads_what_there_is(isotropic, executor, tmp_path):
     assert list(partial.frame()["status"]) == ["missing", "completed", "missing"]
     assert list(partial.frame()["seed"]) == [3, 1, 2]
     assert partial.status == "incomplete"
-    assert partial.counts == {"completed": 1, "diverged": 0, "failed": 0, "missing": 2}
+    assert partial.counts == {"converged": 0, "completed": 1, "diverged": 0, "failed": 0, "missing": 2}
     assert set(partial.traces()["seed"]) == {1}
     assert "1 completed, 2 missing" in repr(partial)
     for place in (tmp_path / "nowhere", tmp_path / "cells"):
@@ -187,7 +187,7 @@ def test_costs_that_add_up_to_more_in_another_order_fill_the_bar(capsys):
 
 def test_the_bar_counts_cells_and_what_became_of_them(executor, tmp_path, capsys):
     model = tv.models.LogDensity(normal, LAYOUT)
-    grid = {"model": model, "optimizer": ["sgd"], "stepsize": [1e-2, 1e12], **SMALL}
+    grid = {"model": model, "optimizer": ["sgd"], "stepsize": [1e-2, 1e12], **SIZES}
     tv.sweep({**grid, "seed": 0}, executor, out=tmp_path)
     tv.sweep({**grid, "seed": range(2)}, executor, out=tmp_path)
     lines = capsys.readouterr().err.replace("\r", "\n").strip().splitlines()

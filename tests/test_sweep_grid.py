@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from sweep_targets import SMALL, run
+from sweep_targets import SIZES, SMALL, run
 
 import pyturingvi as tv
 from pyturingvi.errors import DataError, EngineError, InputError
@@ -47,7 +47,7 @@ def test_a_cell_name_is_readable_and_tells_everything_apart(isotropic, poisson):
         {"dtype": "float32"},
         {"device": "cuda"},
         {"seed": 1},
-        *({key: value + 1} for key, value in SMALL.items()),
+        *({key: value + 1} for key, value in SIZES.items()),
     ]
     cells = read_grid([{**base, **change} for change in changes])
     names = [cell.name for cell in cells]

@@ -20,12 +20,13 @@ import pandas as pd
 import psutil
 import pytest
 import sweep_targets
-from sweep_targets import LAYOUT, SMALL, KillsItsWorker, files, normal, run, slow_grid
+from sweep_targets import LAYOUT, SIZES, SMALL, KillsItsWorker, files, normal, run, slow_grid
 
 import pyturingvi as tv
 from pyturingvi.errors import OutputError
 from pyturingvi.support.archive import read_archive
 
+COUNTS = {"converged": 0, "completed": 6, "diverged": 2, "failed": 0, "missing": 0}  # of `slow_grid`
 N_KILLS = 5
 
 
@@ -75,7 +76,7 @@ def start():
 def undisturbed(tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed")
     found = tv.sweep(slow_grid(), out=out, n_workers=2, keep="fit", progress=False)
-    assert found.counts == {"completed": 6, "diverged": 2, "failed": 0, "missing": 0}
+    assert found.counts == COUNTS
     return files(out)
 
 
@@ -142,7 +143,13 @@ def test_ctrl_c_leaves_checkpoints_at_once_and_returns_what_there_is(start, exec
     left = list((out / "work").glob("*/checkpoint.npz"))
     assert len(left) == 2
     assert all(0 < read_archive(path, "checkpoint", "test")[0]["iteration"] < 300 for path in left)
-    assert local(grid, out, keep="fit").counts == {"completed": 6, "diverged": 2, "failed": 0, "missing": 0}
+    assert local(grid, out, keep="fit").counts == {
+        "converged": 0,
+        "completed": 6,
+        "diverged": 2,
+        "failed": 0,
+        "missing": 0,
+    }
     run(grid, executor, tmp_path / "calm", keep="fit")
     assert files(out) == files(tmp_path / "calm")
 
@@ -228,16 +235,16 @@ def test_a_registered_class_of_ones_own_runs_in_local_workers(isotropic, tmp_pat
 
     tv.register(HalfSteps)
     try:
-        found = local({"model": isotropic, "optimizer": HalfSteps(0.02), **SMALL}, tmp_path, keep="fit")
+        found = local({"model": isotropic, "optimizer": HalfSteps(0.02), **SIZES}, tmp_path, keep="fit")
         kept = found.fit(found.cells[0])
         np.testing.assert_array_equal(
-            kept.params, tv.fit(isotropic, "structured", HalfSteps(0.02), progress=False, **SMALL).params
+            kept.params, tv.fit(isotropic, "structured", HalfSteps(0.02), progress=False, **SIZES).params
         )
     finally:
         del tv.optimize.Rule.registry["HalfSteps"]
     assert kept.spec.optimizer["rule"] == "HalfSteps"
     np.testing.assert_array_equal(
-        kept.params, tv.fit(isotropic, "structured", tv.SGD(0.01), progress=False, **SMALL).params
+        kept.params, tv.fit(isotropic, "structured", tv.SGD(0.01), progress=False, **SIZES).params
     )
 
 

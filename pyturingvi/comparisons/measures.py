@@ -178,7 +178,7 @@ Elbo = tuple[float, float]  # with its Monte Carlo error
 def final_elbo(found: Fit) -> Elbo:
     """The last ELBO of a fit and its Monte Carlo error; NaN where it diverged."""
     last = found.elbo.iloc[-1]
-    return (float(last["elbo"]), float(last["std_error"])) if found.status == "completed" else (math.nan, math.nan)
+    return (math.nan, math.nan) if found.status == "diverged" else (float(last["elbo"]), float(last["std_error"]))
 
 
 def elbo_row(

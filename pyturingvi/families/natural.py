@@ -58,6 +58,11 @@ class NaturalCoordinates(ABC):
         direction *= 1 / self.location_information
         direction[self.bound.diagonal] *= self.location_information / self.scale_information
 
+    def usable(self, work: Array) -> bool:
+        """Whether all parameters are finite and the scale can be inverted; a step keeps the signs of its diagonal."""
+        total = float(abs(work).sum(dtype=np.float64))
+        return bool(np.isfinite(total)) and float(abs(work[self.bound.diagonal]).min()) > 0
+
     def inner(self, one: Array, other: Array) -> float:
         """Inner product of two steps in the Fisher metric: nats per unit of both."""
         location, diagonal = self.location_information, self.scale_information

@@ -87,7 +87,7 @@ class NaturalGradientState:
         rate, momentum, trust : float
             Share of a full step, decay of the averaged direction, and largest norm of a block's step.
         """
-        xp, coordinates = self.bound.xp, self.coordinates
+        coordinates = self.coordinates
         found = self._direction_at(noise, paired)
         if found is None:
             return None
@@ -101,8 +101,7 @@ class NaturalGradientState:
         shortened = coordinates.limit(step, trust)
         moved = self.work.copy()
         coordinates.retract(moved, step)
-        total = float(abs(moved).sum(dtype=np.float64))
-        if not (np.isfinite(total) and float(xp.min(moved[self.bound.diagonal])) > 0):
+        if not coordinates.usable(moved):
             return None
         self.work, self.velocity, self.count = moved, velocity, self.count + 1
         return UpdateStats(float(found.mean()), float(found.var(ddof=1)), inner, square, shortened)

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.monitor import Outcome, RunMonitor, Snapshot
 from pyturingvi.optimize.natural_plan import CAP, HISTORY_COLUMNS, Leg, NaturalPlan
 from pyturingvi.optimize.natural_rule import NaturalGradient
-from pyturingvi.settings import Settings
+
+if TYPE_CHECKING:
+    from pyturingvi.settings import Settings
 
 VECTORS = ("params", "velocity", "best")
 _COLUMNS = 5  # of what a leg reports: mean, variance, inner, square, shortened

@@ -53,7 +53,9 @@ def _start(thorough: bool) -> Trial:
 def _make_a_fit() -> None:
     from pyturingvi.fitting import fit
     from pyturingvi.models import IsotropicGaussian
+    from pyturingvi.optimize.rules import Adam
 
-    done = fit(IsotropicGaussian(2), n_iterations=2, elbo_samples=8, engine="julia", progress=False)
+    model, rule = IsotropicGaussian(2), Adam(1e-3)
+    done = fit(model, optimizer=rule, n_iterations=2, elbo_samples=8, engine="julia", progress=False)
     if done.status != "completed":
         raise EngineError(f"Julia starts, but a first small fit {done.status}: {done.message}")

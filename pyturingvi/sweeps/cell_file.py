@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pyturingvi.errors import OutputError
+from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.support.archive import damaged
 from pyturingvi.sweeps.grid import cell_name
 
-FINISHED = ("completed", "diverged")  # what need not be run again
+FINISHED = ("converged", "completed", "diverged")  # what need not be run again
 TRACE = ("iteration", "elbo", "std_error")
 _KIND, _FORMAT = "sweep cell", 1
 # what reading and checking raise on content that is not what it was
@@ -75,11 +77,18 @@ def _check(found: Mapping[str, Any], name: str) -> None:
         raise ValueError("its settings are not those of its name")
     if not isinstance(found["message"], str) or not isinstance(found["error"], str | None):
         raise ValueError("its message is no text")
-    rows, every = found["iteration"], settings["elbo_every"]
+    rows = found["iteration"]
     if not len(rows) == len(found["elbo"]) == len(found["std_error"]):
         raise ValueError("the columns of its trace differ in length")
     if found["status"] not in (*FINISHED, "failed"):
         raise ValueError(f"its status is {found['status']!r}")
-    # an estimate every so many updates and one after the last, at the start where there was none
-    if rows != ([] if found["status"] == "failed" else [*range(every, n, every), n]):
+    if found["status"] == "failed":
+        whole = not rows
+    elif settings["optimizer"]["rule"] == NaturalGradient.name:  # at the ends of its legs
+        whole = rows[-1] == n and all(before < after for before, after in pairwise(rows))
+    else:
+        # an estimate every so many updates and one after the last, at the start where there was none
+        every = settings["elbo_every"]
+        whole = rows == [*range(every, n, every), n]
+    if not whole:
         raise ValueError("its trace is not whole")

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed} passed, {remaining} left{postfix}"
+_USUAL = ("converged", "completed")  # not said
 
 
 class SweepProgress:
@@ -47,7 +48,7 @@ class SweepProgress:
 
     def _tell_counts(self) -> None:
         words = [f"{self._n_done}/{self._n_cells} cells"]
-        words += [f"{n} {status}" for status, n in sorted(self._counts.items()) if status != "completed"]
+        words += [f"{n} {status}" for status, n in sorted(self._counts.items()) if status not in _USUAL]
         self._bar.set_postfix_str(", ".join(words), refresh=False)
 
     def tick(self) -> None:

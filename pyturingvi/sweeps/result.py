@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyturingvi.errors import InputError, OutputError, unknown_name
 from pyturingvi.result import Fit, load_fit
 from pyturingvi.support.files import as_path
-from pyturingvi.sweeps.cell_file import TRACE, LaterVersion, read_cell
+from pyturingvi.sweeps.cell_file import FINISHED, TRACE, LaterVersion, read_cell
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
 from pyturingvi.sweeps.grid import LATER, read_grid
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SETTINGS = ["model", "n_local", "d", "n_params", "simulated", "data_seed", "family", "optimizer", "stepsize"]
 _SETTINGS += ["n_iterations", "n_samples", "elbo_every", "elbo_samples", "init_location", "init_scale", "seed"]
 _SETTINGS += ["engine", "device", "dtype", "averaging"]
+_LEFT_TO_RULE = ["n_iterations", "n_samples", "elbo_every"]
 _FOUND = ["status", "elbo", "std_error", "n_updates", "seconds", "error", "message"]
 _OF_TRACES = ["cell", "model", "family", "optimizer", "stepsize", "n_samples", "seed", "engine", "dtype"]
 _MISSING: dict[str, Any] = {"status": "missing", "message": "", "error": None, "n_updates": None}
@@ -63,9 +64,9 @@ class SweepResult:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Cells by status: completed, diverged, failed, missing."""
+        """Cells by status: converged, completed, diverged, failed, missing."""
         found = [cell["status"] for cell in self._cells.values()]
-        return {status: found.count(status) for status in ("completed", "diverged", "failed", "missing")}
+        return {status: found.count(status) for status in (*FINISHED, "failed", "missing")}
 
     @property
     def cells(self) -> list[str]:
@@ -79,9 +80,10 @@ class SweepResult:
         -------
         DataFrame
             `cell`, its name; the settings (`stop_within` where a cell has it), with `n_local`, `d` and `n_params` of
-            its model and family; and what was found: `status` ("completed", "diverged", "failed" or "missing"), the
-            last `elbo` with its Monte Carlo `std_error`, `n_updates`, `seconds`, and for a failed cell the `error` and
-            its `message`.
+            its model and family; and what was found: `status` ("converged", "completed", "diverged", "failed" or
+            "missing"), the last `elbo` with its Monte Carlo `std_error`, `n_updates`, `seconds`, and for a failed cell
+            the `error` and its `message`. `n_iterations`, `n_samples` and `elbo_every` are missing where they were
+            left to `NaturalGradient`.
         """
         import pandas as pd
 
@@ -94,6 +96,7 @@ class SweepResult:
         later = [key for key in LATER if any(key in row for row in rows)]
         frame = pd.DataFrame(rows, columns=["cell", *_SETTINGS, *later, *_FOUND])
         kinds = {"elbo": "float64", "std_error": "float64", "seconds": "float64", "n_updates": "Int64"}
+        kinds |= {key: "Int64" for key in _LEFT_TO_RULE if frame[key].isna().any()}
         return frame.astype({**kinds, "data_seed": "Int64"})
 
     def traces(self) -> pd.DataFrame:
@@ -204,7 +207,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_RULE_DEFAULTS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "min_scale": 1e-5}
+_RULE_DEFAULTS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "min_scale": 1e-5, "rate": None, "momentum": 0.9}
 
 
 def _words(config: Mapping[str, Any], kind: str, usual: Mapping[str, Any]) -> str:

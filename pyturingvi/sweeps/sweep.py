@@ -60,8 +60,8 @@ def sweep(
         and `data_seed` as in `tv.load_problem`) or a model; the rest are arguments of `tv.fit`, with its defaults:
         `family`, `optimizer`, `n_iterations`, `n_samples`, `elbo_every`, `elbo_samples`, `init_location`, `init_scale`,
         `seed`, `engine`, `device`, `dtype`, `averaging`, `stop_within`. `stepsize` replaces that of `optimizer`, which
-        may then be a name: "adam", "sgd", "proximal-sgd", "projected-sgd". Classes of your own must be registered
-        (`tv.register`): a cell's files name them.
+        may then be a name: "adam" (which a `stepsize` alone means), "sgd", "proximal-sgd", "projected-sgd". Classes
+        of your own must be registered (`tv.register`): a cell's files name them.
     executor : optional
         Anything with the `submit` of `concurrent.futures`: Dask's `client.get_executor()`, a submitit executor, an
         MPI pool. It gets all cells at once, and its workers must see `out` under the same path; with engine="julia"

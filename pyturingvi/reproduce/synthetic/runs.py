@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import OutputError
 from pyturingvi.models.gaussian import IsotropicGaussian
+from pyturingvi.optimize.rules import ProximalSGD
 from pyturingvi.reproduce.figure import Job
 from pyturingvi.reproduce.synthetic.plan import Key, Run, plan
 from pyturingvi.reproduce.synthetic.problem import MAX_UPDATES, NOT_REACHED, settings_of
@@ -54,7 +55,8 @@ def compute(job: Job) -> None:
     """Make the runs that are missing, and write the file; what is made is kept when others fail."""
     import pandas as pd
 
-    engine = select_engine(IsotropicGaussian(1), Settings(engine=job.engine)).name
+    rule = ProximalSGD(1.0)  # for the engine alone: each run has its own stepsize
+    engine = select_engine(IsotropicGaussian(1), Settings(optimizer=rule, engine=job.engine)).name
     path = job.file("runs")
     runs = read_runs(job) if path.is_file() else pd.DataFrame(columns=COLUMNS)
     # two sweeps: some runs are planned once the first have told where the best stepsize is
