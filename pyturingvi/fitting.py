@@ -178,10 +178,12 @@ def run(
     bound = family.bind(model.layout)
     if not isinstance(bound, BoundFamily):
         raise InputError(f"family: {type(family).__name__}.bind must return a BoundFamily, got {bound!r}.")
-    if settings.optimizer.ends_by_itself and not defines(bound, "natural_coordinates"):
-        raise InputError(
-            f"optimizer: the {family.name} family has no natural-gradient steps; pass one, optimizer=tv.Adam(1e-3)."
-        )
+    if settings.optimizer.ends_by_itself:
+        if not defines(bound, "natural_coordinates"):
+            raise InputError(
+                f"optimizer: the {family.name} family has no natural-gradient steps; pass one, optimizer=tv.Adam(1e-3)."
+            )
+        bound.natural_coordinates()  # refuses a base distribution that bears no such steps
     if draws is not None:
         if settings.n_iterations is None or settings.n_samples is None:
             raise InputError("noise: give n_iterations and n_samples beside it, which its shape must have.")

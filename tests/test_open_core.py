@@ -235,6 +235,11 @@ def test_a_base_distribution_of_ones_own_runs(gaussian_target: GaussianTarget) -
     assert fit.spec.family["base"] == "Uniform"
 
 
+def test_a_base_distribution_without_a_slope_takes_no_natural_gradients(gaussian_target: GaussianTarget) -> None:
+    with pytest.raises(InputError, match=r"base: Uniform has the Fisher information .*pass optimizer=tv\.Adam\(1e-3\)"):
+        tv.fit(gaussian_target.model, tv.MeanField(base=Uniform()), progress=False)
+
+
 # ---- what runs where --------------------------------------------------------------------------------------------
 class Shifted(tv.models.RobustPoisson):
     """Another density than its parent's."""
@@ -255,9 +260,10 @@ class Shifted(tv.models.RobustPoisson):
 def test_julia_never_runs_a_parent_and_auto_takes_numpy(changes: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     data = rng.standard_normal((20, 2)), rng.poisson(2, 20)
-    options = dict(changes)
+    options = {"optimizer": tv.Adam(1e-3), **changes}
     model = options.pop("model", tv.models.RobustPoisson)(*data)
-    name = type(next(iter(options.values()), model)).__name__ if "family" not in options else ""
+    own = model if "model" in changes else next(iter(changes.values()))
+    name = type(own).__name__ if "family" not in options else ""
     assert obstacle("numpy", model, Settings.of(**options)) is None
     assert obstacle("julia", model, Settings.of(**options)) is not None
     assert tv.fit(model, n_iterations=2, progress=False, **options).engine == "numpy"

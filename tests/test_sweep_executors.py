@@ -35,7 +35,7 @@ def test_what_is_sent_is_picklable_and_small(poisson, tmp_path):
 
 
 def test_threads_are_refused_for_julia_before_anything_runs(isotropic, executor, tmp_path):
-    grid = {"model": isotropic, "engine": ["numpy", "julia"], "n_iterations": 2, "elbo_samples": 8}
+    grid = {"model": isotropic, "stepsize": 1e-3, "engine": ["numpy", "julia"], "n_iterations": 2, "elbo_samples": 8}
     with pytest.raises(EngineError, match="executor: it runs the cells in threads, and Julia runs in the main thread"):
         tv.sweep(grid, executor, out=tmp_path / "sweep", progress=False)
     assert list((tmp_path / "sweep" / "cells").iterdir()) == []

@@ -7,11 +7,13 @@ Khan and Schmidt, 2021; Tan, 2021). A *step* `[a, K]` has the working order of t
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 
+from pyturingvi.errors import InputError
 from pyturingvi.families.base_distributions import BaseDistribution
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.registry import defines
@@ -36,6 +38,11 @@ class NaturalCoordinates(ABC):
         self.score = base.score if own[0] else BaseDistribution.score.__get__(base)
         information = base.information if own[1] else BaseDistribution.information.fget(base)  # type: ignore[attr-defined]
         self.location_information, self.scale_information = information
+        if not all(0 < value < math.inf for value in information):
+            raise InputError(
+                f"base: {base.name} has the Fisher information {information}, which makes no natural-gradient step: "
+                "its density must have a slope, and no edge; pass optimizer=tv.Adam(1e-3)."
+            )
 
     def enter(self, work: Array) -> Array:
         """The standardized parameters, a copy, of a working vector of the family."""

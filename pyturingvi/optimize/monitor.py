@@ -164,10 +164,11 @@ class RunMonitor:
             )
         self._last_checkpoint = time.perf_counter()
 
-    def resume(self, names: Sequence[str], others: Sequence[str] = ()) -> Snapshot | None:
+    def resume(self, names: Sequence[str], others: Sequence[str] = (), all_rows: bool = False) -> Snapshot | None:
         """The state in the checkpoint file, with vectors of these names, or None where there is no file yet.
 
-        Those of `names` have one length; `others` may have any.
+        Those of `names` have one length; `others` may have any. `all_rows` keeps the whole trace: it need not lie at
+        multiples of `elbo_every`.
 
         Raises
         ------
@@ -206,7 +207,7 @@ class RunMonitor:
         try:
             # the rows an uninterrupted run would have by now: the last one may come from a cut-short estimate
             every, last = self.elbo_every, int(header["iteration"])
-            kept = [row for row in rows if every is None or (row[0] < last and row[0] % every == 0)]
+            kept = [row for row in rows if all_rows or (row[0] < last and row[0] % (every or 1) == 0)]
             found = [(int(i), float(e), float(s), float(t)) for i, e, s, t in kept]
             scalars = {name: float(value) for name, value in header.get("scalars", {}).items()}
             seconds, size = float(header["seconds"]), arrays["params"].size

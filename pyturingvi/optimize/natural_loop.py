@@ -149,7 +149,7 @@ class _Loop:
             first.bind(model.layout).initial_flat(*start) if isinstance(first, MeanField) and warm else initial
         )
         self.rows = np.empty((0, _COLUMNS))  # of the leg at hand
-        self.begun = self.saved = False
+        self.begun = self.saved = self.due = False  # due: an estimate of the ELBO
         self.status, self.message = "completed", ""
 
     # ---- life ---------------------------------------------------------------------------------------------
@@ -157,6 +157,7 @@ class _Loop:
         """Make the updates; the plan's last verdict."""
         monitor, stepper, plan = self.monitor, self.stepper, self.plan
         self._begin()
+        self._estimate_if_due()
         verdict = "converged" if plan.state.converged else "go on"
         while stepper.done < self.cap and not monitor.stop_requested and verdict not in ("converged", "diverged"):
             leg = plan.next_leg()
@@ -164,6 +165,7 @@ class _Loop:
             self.rows = np.concatenate([self.rows, rows])
             if stepper.done >= leg.last or not finite:
                 verdict = self._finish_leg(finite)
+                self._estimate_if_due()
             monitor.tick(stepper.done, self.snapshot, plan.words)
         if verdict != "diverged":
             self.save()
@@ -176,7 +178,7 @@ class _Loop:
         self.saved = True
 
     def _begin(self) -> None:
-        stepper, plan, found = self.stepper, self.plan, self.monitor.resume(VECTORS, ("history", "leg"))
+        stepper, plan, found = self.stepper, self.plan, self.monitor.resume(VECTORS, ("history", "leg"), True)
         if found is None:
             stepper.begin(plan.family, {"params": self._to_standardized(self.initial)}, 0)
             stepper.keep()
@@ -186,7 +188,10 @@ class _Loop:
             stepper.done = found.iteration
             stepper.begin(plan.family, {name: found.vectors[name] for name in VECTORS}, int(found.scalars["count"]))
             ends = {int(row[0]) for row in plan.history}
-            self.monitor.rows = [row for row in self.monitor.rows if row[0] in ends]
+            rows = self.monitor.rows = [row for row in self.monitor.rows if row[0] in ends]
+            if self.settings.elbo_every is not None and rows and rows[-1][0] == stepper.done:
+                rows.pop()  # Ctrl-C may have cut it short
+                self.due = True
         self.begun = True
 
     def _finish_leg(self, finite: bool) -> str:
@@ -202,7 +207,7 @@ class _Loop:
             if self.settings.elbo_every is None:
                 self.monitor.record(stepper.done, mean, math.sqrt(squared_error))
             elif stepper.done // self.settings.elbo_every > (stepper.done - len(rows)) // self.settings.elbo_every:
-                self._estimate()
+                self.due = True
         if verdict.startswith("next stage"):
             self._next_stage()
         return verdict
@@ -249,6 +254,11 @@ class _Loop:
         """A run that ends early ends in the family that was asked for."""
         while not self.plan.is_last_stage:
             self._next_stage()
+
+    def _estimate_if_due(self) -> None:
+        if self.due:
+            self.due = False
+            self._estimate()
 
     def _estimate(self) -> float:
         monitor, stepper = self.monitor, self.stepper
