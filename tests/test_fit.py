@@ -24,6 +24,7 @@ from targets import (
     fit_at,
     hierarchical_normal,
     quick_fit,
+    random_flat,
 )
 
 import pyturingvi as tv
@@ -226,6 +227,16 @@ def test_start_is_what_was_asked_for(isotropic: tv.models.Model, family: Family)
     fit = quick_fit(isotropic, family, STILL, n_iterations=1, init_location=location, init_scale=0.3)
     np.testing.assert_allclose(fit.location, location, atol=1e-15)
     np.testing.assert_allclose(fit.scale.toarray(), 0.3 * np.eye(isotropic.dim), atol=1e-15)
+
+
+@pytest.mark.parametrize("family", [tv.Structured(), NON_STANDARDIZED, tv.FullRank()], ids=str)
+def test_natural_gradients_start_from_scales_of_either_sign(gaussian_target: GaussianTarget, family: Family) -> None:
+    """As an optimizer with large steps may leave them. The families hold the target: its ELBO is then 0, exactly."""
+    start = random_flat(family, gaussian_target.layout)
+    assert fit_at(gaussian_target.model, family, start).scale.diagonal().min() < 0
+    fit = tv.fit(gaussian_target.model, family, init=start, progress=False)
+    assert fit.status == "converged"
+    assert fit.elbo["elbo"].iloc[-1] == pytest.approx(0.0, abs=1e-3)
 
 
 def test_init_takes_a_fit_and_its_flat_vector_alike(poisson: tv.models.RobustPoisson) -> None:
