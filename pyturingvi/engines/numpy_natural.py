@@ -40,7 +40,9 @@ class NumpyNaturalStepper(NaturalStepper):
         self.state.work = self._working(vectors["params"])
         if "velocity" in vectors:
             self.state.velocity = self._working(vectors["velocity"])
-        self.best: Array = self._working(vectors["best"]) if "best" in vectors else self.state.work
+        self.best, self.start = (
+            self._working(vectors[name]) if name in vectors else self.state.work for name in ("best", "mark")
+        )
         self.state.count = count
 
     def advance(self, leg: Leg) -> tuple[np.ndarray, bool]:
@@ -61,8 +63,11 @@ class NumpyNaturalStepper(NaturalStepper):
                 break
         return np.array(rows).reshape(-1, 5), True
 
+    def mark(self) -> None:
+        self.start = self.state.work  # an update makes a new vector
+
     def keep(self) -> None:
-        self.best = self.state.work  # an update makes a new vector
+        self.best = self.start
 
     def recall(self) -> None:
         self.state.work = self.best
@@ -82,7 +87,8 @@ class NumpyNaturalStepper(NaturalStepper):
         return self._flat(self.state.work)
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], int]:
-        vectors = {"params": self.state.work, "velocity": self.state.velocity, "best": self.best}
+        state = self.state
+        vectors = {"params": state.work, "velocity": state.velocity, "mark": self.start, "best": self.best}
         return {name: self._flat(vector) for name, vector in vectors.items()}, self.state.count
 
     def divergence(self) -> str:

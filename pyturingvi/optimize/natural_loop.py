@@ -19,7 +19,7 @@ from pyturingvi.optimize.natural_rule import NaturalGradient
 if TYPE_CHECKING:
     from pyturingvi.settings import Settings
 
-VECTORS = ("params", "velocity", "best")
+VECTORS = ("params", "velocity", "mark", "best")
 _COLUMNS = 5  # of what a leg reports: mean, variance, inner, square, shortened
 
 
@@ -44,7 +44,7 @@ class NaturalStepper(ABC):
         Parameters
         ----------
         vectors : dict
-            "params", flat parameters (p,) of the standardized form; "velocity" and "best" where a run goes on.
+            "params", flat parameters (p,) of the standardized form; the rest of `VECTORS` where a run goes on.
         count : int
             Updates behind the velocity.
         """
@@ -62,8 +62,12 @@ class NaturalStepper(ABC):
         """
 
     @abstractmethod
+    def mark(self) -> None:
+        """Remember the parameters as the start of a leg."""
+
+    @abstractmethod
     def keep(self) -> None:
-        """Remember the parameters as the best so far."""
+        """Remember the start of the leg as the best so far: what came of it is known."""
 
     @abstractmethod
     def recall(self) -> None:
@@ -181,7 +185,6 @@ class _Loop:
         stepper, plan, found = self.stepper, self.plan, self.monitor.resume(VECTORS, ("history", "leg"), True)
         if found is None:
             stepper.begin(plan.family, {"params": self._to_standardized(self.initial)}, 0)
-            stepper.keep()
         else:
             plan.restore(found.scalars, found.vectors["history"].reshape(-1, HISTORY_COLUMNS))
             self.rows = found.vectors["leg"].reshape(-1, _COLUMNS)
@@ -210,6 +213,7 @@ class _Loop:
                 self.due = True
         if verdict.startswith("next stage"):
             self._next_stage()
+        stepper.mark()
         return verdict
 
     def _next_stage(self) -> None:
@@ -220,7 +224,6 @@ class _Loop:
         family = plan.family
         after = self._standard_form(family).bind(layout)
         stepper.begin(family, {"params": after.embed(self._standard_form(before.family).bind(layout), flat)}, 0)
-        stepper.keep()
 
     def end(self, verdict: str) -> None:
         """Make the run into a result: its family, status and ELBO."""

@@ -23,6 +23,9 @@ _LEG = 5
 _MOST_SETBACKS = 20
 _FIRST_RATE = 0.5
 _NOISE_LEFT = 0.1  # nats that the noise of the steps may cost in the end
+_WORTH = 0.5  # nats to be had yet that are worth going on for
+_HUGE = 1e100  # an ELBO beyond is that of parameters on their way to infinity
+_RECOVERY = 6  # legs without a setback after which the rate rises again
 _LONGEST_ANNEAL = 400
 _DRAWS_PER_DIMENSION = 4
 _FEWEST_DRAWS, _MOST_DRAWS = 16, 2048
@@ -52,13 +55,14 @@ def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: fl
     """
     size = effective_dimension(family, layout)
     gaussian = type(family.base_distribution) is Gaussian
+    per_dimension = _DRAWS_PER_DIMENSION * (1 if gaussian else 12)  # the noise does not vanish at the optimum
     few = min(256, max(_FEWEST_DRAWS, 20_000 // layout.dim))  # as many as cost no more than the overhead
-    m = n_samples or 2 * (min(_MOST_DRAWS, max(few, _DRAWS_PER_DIMENSION * size)) // 2)
+    m = n_samples or 2 * (min(_MOST_DRAWS, max(few, per_dimension * size)) // 2)
     frames = gaussian and type(family) is not MeanField and m >= 3 * size
     if size == 1:
         bears = 0.6
     else:
-        bears = _FIRST_RATE if frames else min(0.6, 0.05 * m / size)
+        bears = _FIRST_RATE if frames else min(0.3, (0.05 if gaussian else 0.01) * m / size)
     return Draws(m, frames, bears if rate is None else rate)
 
 
@@ -66,12 +70,14 @@ def stages_of(family: Family, layout: Layout, warm: bool) -> list[Family]:
     """The families that a run goes through; from a start of the user's own, the last alone."""
     if not warm:
         return [family]
-    base = family.base_distribution
-    if type(family) is Structured:
-        return [MeanField(base), family]
-    if type(family) is FullRank:
-        return [MeanField(base), *([Structured(base)] if layout.n_local else []), family]
-    return [family]
+    kind = type(family)
+    if kind not in (MeanField, Structured, FullRank):
+        return [family]
+    smaller = [MeanField(), *([Structured()] if kind is FullRank and layout.n_local else [])]
+    if type(family.base_distribution) is not Gaussian:
+        # the best fit to a Gaussian posterior is the same for every base
+        return [*(smaller if kind is not MeanField else []), kind(), family]
+    return [*(smaller if kind is not MeanField else []), family]
 
 
 @dataclass
@@ -133,6 +139,7 @@ class NaturalPlan:
         cap: int,
         fixed: bool = False,
     ) -> None:
+        self.dim = layout.dim
         self.stages = stages_of(family, layout, warm)
         self.draws = [choose_draws(one, layout, n_samples, rate) for one in self.stages]
         self.momentum, self.cap, self.fixed = momentum, cap, fixed
@@ -172,7 +179,8 @@ class NaturalPlan:
         Returns
         -------
         str
-            "go on", "best" (a new best: to be kept), "back" (to the best), "next stage", "next stage from best",
+            "go on", "best" (the leg's start is the best so far: to be kept), "back" (to the best), "next stage",
+            "next stage from best",
             "converged" or "diverged".
         """
         s = self.state
@@ -186,6 +194,8 @@ class NaturalPlan:
         if self.fixed:
             return "go on"
         error = math.sqrt(squared_error)
+        if not math.isfinite(mean + error) or abs(mean) > _HUGE:
+            return self._set_back(done)
         if s.phase == CLIMB and mean < s.best - 1 - 5 * math.hypot(error, s.best_error):
             return self._set_back(done)
         verdict = "go on"
@@ -195,6 +205,8 @@ class NaturalPlan:
             s.converged = float(done >= s.anneal_from + s.anneal_length)
             return "converged" if s.converged else verdict
         draws = self.draws[int(s.stage)]
+        if s.rate < draws.rate and len([row for row in self.history[-_RECOVERY:] if row[0] > s.since]) == _RECOVERY:
+            s.rate, s.since = min(draws.rate, 1.5 * s.rate), done
         if others[2] > 0.05 and verdict == "best":
             s.trust = min(2 * s.trust, 16 * self._first_trust)
         if not self._still_rises(draws):
@@ -221,6 +233,7 @@ class NaturalPlan:
         s.setbacks += 1
         if s.setbacks > _MOST_SETBACKS:
             return "next stage from best" if not self.is_last_stage else "diverged"
+        s.best = -math.inf  # that was the mean of a whole leg, and its start is lower
         s.rate, s.trust, s.since, s.phase, s.anneal_from = s.rate / 2, self._first_trust, done, CLIMB, -1
         return "back"
 
@@ -231,7 +244,7 @@ class NaturalPlan:
         which says that the steps circle at their noise.
         """
         s = self.state
-        rows = np.array([row[:4] for row in self.history if row[0] > s.since])
+        rows = np.array([row[:4] for row in self.history if row[0] > s.since]).reshape(-1, 4)
         circles = self.is_last_stage and rows[-2:, 3].mean() < 0
         window = len(rows) // (4 if circles else 3)
         if len(rows) < 3 or (self.is_last_stage and not circles and window < 3):
@@ -240,8 +253,18 @@ class NaturalPlan:
         late, early = rows[-window:], rows[-2 * window : -window]
         s.rise = float(late[:, 1].mean() - early[:, 1].mean())
         s.rise_error = math.sqrt(late[:, 2].sum() + early[:, 2].sum()) / window
-        worth = 0.2 if self.is_last_stage else 2.0
-        return s.rise > max(2 * s.rise_error, worth)
+        if s.rise_error > 1 + math.sqrt(self.dim) / 4:  # far from anything that noise of this size could hide
+            return True
+        if s.rise < 2 * s.rise_error:
+            return False
+        if not self.is_last_stage:
+            return s.rise > 4 * _WORTH
+        # a rise that shrinks geometrically from window to window has a known sum
+        before = float(early[:, 1].mean() - rows[-3 * window : -2 * window, 1].mean())
+        shrinks = before - s.rise - 2 * s.rise_error
+        if window < 3 or shrinks <= 0 or s.rise < 0.3 * before:
+            return True
+        return s.rise**2 / shrinks > _WORTH
 
     def _begin_anneal(self, done: int) -> None:
         """Let the rate fall until the steps' noise costs little: at rate 1/k it costs `tr S / (4 k)` nats."""
@@ -249,7 +272,9 @@ class NaturalPlan:
         recent = np.array(self.history[-3:])
         noise = max(0.0, float((recent[:, 4] - np.maximum(recent[:, 3], 0)).mean()))
         s.phase, s.anneal_from = ANNEAL, done
-        s.anneal_length = min(_LONGEST_ANNEAL, max(4 * _LEG, math.ceil(noise / (4 * _NOISE_LEFT))))
+        spread = math.sqrt(self.draws[int(s.stage)].n_samples * _LEG * float(recent[:, 2].mean()))
+        costs = max(_NOISE_LEFT, 0.01 * spread)
+        s.anneal_length = min(_LONGEST_ANNEAL, max(4 * _LEG, math.ceil(noise / (4 * costs))))
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def scalars(self) -> dict[str, float]:
