@@ -18,7 +18,7 @@ from pyturingvi.comparisons.timing import busy_others
 def settings() -> dict[str, str]:
     """Versions, processor and date, for a CSV's last columns."""
     found = {}
-    for name in ("pyturingvi", "numpy", "scipy", "numpyro", "jax"):
+    for name in ("pyturingvi", "numpy", "scipy", "numpyro", "jax", "blackjax", "pymc"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from answer_problems import SIGMA, Y
 from numpyro.distributions import constraints
 from numpyro.infer.util import potential_energy
 
@@ -56,6 +57,14 @@ def volatility(returns: jax.Array) -> None:
     numpyro.sample("returns", dist.Normal(0.0, jnp.exp(y / 2)).to_event(2), obs=returns)
 
 
+def eight_schools(y: jax.Array, sigma: jax.Array) -> None:
+    """The README's model, effects non-centred."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5.0))
+    e = numpyro.sample("e", dist.Normal(0.0, 1.0).expand([y.size]).to_event(1))
+    numpyro.sample("y", dist.Normal(mu + tau * e, sigma).to_event(1), obs=y)
+
+
 def peer_of(model: Any, dtype: str) -> tuple[Any, tuple[jax.Array, ...]]:
     """The NumPyro function and its data for one of pyturingvi's models."""
     if model.name == "rpoisson":
@@ -66,6 +75,8 @@ def peer_of(model: Any, dtype: str) -> tuple[Any, tuple[jax.Array, ...]]:
         return irt, (jnp.asarray(np.maximum(table, 0), dtype), *observed)
     if model.name == "volatility":
         return volatility, (jnp.asarray(model.returns, dtype),)
+    if model.name == "log_density":  # of time_to_answer.py, which has one such model
+        return eight_schools, (jnp.asarray(Y, dtype), jnp.asarray(SIGMA, dtype))
     raise ValueError(f"no NumPyro form of {model.name}")
 
 
@@ -79,6 +90,8 @@ def unconstrained(model: Any, point: Any) -> dict[str, jax.Array]:
         k = (d_z - 3) // 2
         names = {"mu_beta": z[0], "s_beta": z[1], "s_gamma": z[2], "gamma": z[3 : 3 + k], "beta": z[3 + k :]}
         names["alpha"] = local
+    elif model.name == "log_density":
+        names = {"mu": z[0], "tau": z[1], "e": local}
     else:
         y = local.reshape(n, d_y)
         names = {
@@ -91,17 +104,18 @@ def unconstrained(model: Any, point: Any) -> dict[str, jax.Array]:
     return {name: jnp.asarray(value) for name, value in names.items()}
 
 
+def flat_log_density(model: Any, dtype: str = "float64") -> Any:
+    """NumPyro's log density of a flat unconstrained point, log-Jacobians included."""
+    function, data = peer_of(model, dtype)
+    return lambda point: -potential_energy(function, data, {}, unconstrained(model, point))
+
+
 def relative_differences(model: Any, dtype: str = "float64") -> tuple[float, float]:
     """Largest relative differences of NumPyro's log density and gradient from ours, at two random points.
 
     Both are in unconstrained space, log-Jacobians included.
     """
-    function, data = peer_of(model, dtype)
-
-    def density(point: jax.Array) -> jax.Array:
-        return -potential_energy(function, data, {}, unconstrained(model, point))
-
-    density_and_gradient = jax.jit(jax.value_and_grad(density))
+    density_and_gradient = jax.jit(jax.value_and_grad(flat_log_density(model, dtype)))
     worst = np.zeros(2)
     for spread in (0.1, 0.5):
         point = (spread * np.random.default_rng(0).standard_normal(model.dim)).astype(dtype)

@@ -1,0 +1,117 @@
+"""The default fit of one problem, in a process of its own; the result as JSON. Used by `time_to_answer.py`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+from answer_problems import DRAWS, FITS, build, elbo_of, size_of
+from machine import wait_until_quiet
+
+from pyturingvi.comparisons.timing import busy_others, update_times
+
+
+def warm_up(engine: str) -> None:
+    """A fit of another model: starting Julia and importing what a fit needs are not part of an answer."""
+    import pyturingvi as tv
+
+    rng = np.random.default_rng(0)
+    model = tv.models.RobustPoisson(rng.normal(size=(20, 1)), rng.poisson(2.0, size=20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tv.fit(model, engine=engine, progress=False)
+
+
+def timed_fit(problem: str, engine: str, quiet: float = 0.0, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """A fit of a fresh model object by the default call, and its figures; `options` are those beyond it."""
+    import pyturingvi as tv
+
+    model = build(problem)
+    wait_until_quiet(quiet)
+    others, load = busy_others(), os.getloadavg()[0]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        start = time.perf_counter()
+        fit = tv.fit(model, engine=engine, progress=False, **options)
+        seconds = time.perf_counter() - start
+    figures = {"seconds": seconds, "status": fit.status, "n_updates": fit.n_updates}
+    figures |= {"warned": " ".join(sorted({w.category.__name__ for w in said}))}
+    return fit, {**figures, "other_cores": others(), "load": load}
+
+
+def adam_ms(problem: str, engine: str, seconds: float) -> float:
+    """Milliseconds of a structured Adam update, the fastest tenth of a second."""
+    import pyturingvi as tv
+
+    model = build(problem)
+
+    def run(n: int, **options: Any) -> Any:
+        shared = {"elbo_samples": 1, "engine": engine, "progress": False}
+        return tv.fit(model, "structured", tv.Adam(1e-4), n_iterations=n, **shared, **options)
+
+    return min(update_times(run, seconds))
+
+
+def with_elbo(problem: str, fit: Any, figures: dict[str, Any]) -> dict[str, Any]:
+    draws = DRAWS[size_of(problem)]
+    elbo, error = elbo_of(fit, draws)
+    return {**figures, "elbo": elbo, "std_error": error, "draws": draws}
+
+
+def answer(problem: str, a: argparse.Namespace) -> list[dict[str, Any]]:
+    """The default fit, timed, beside the time of an Adam update before and after it."""
+    ms = adam_ms(problem, a.engine, a.seconds)
+    runs = [timed_fit(problem, a.engine, a.quiet) for _ in range(FITS.get(size_of(problem), 1))]
+    ms = min(ms, adam_ms(problem, a.engine, a.seconds))
+    fit, figures = runs[0]  # the same seed, so the same fit each time
+    times = [f["seconds"] for _, f in runs]
+    means = {key: statistics.mean(f[key] for _, f in runs) for key in ("other_cores", "load")}
+    figures |= {**means, "seconds": statistics.median(times), "slowest": max(times), "fits": len(times)}
+    return [{"adam_ms": ms, **with_elbo(problem, fit, figures)}]
+
+
+def seeds(problem: str, a: argparse.Namespace) -> list[dict[str, Any]]:
+    """The default fit from each seed."""
+    return [{"seed": s, **with_elbo(problem, *timed_fit(problem, a.engine, seed=s))} for s in range(a.seeds)]
+
+
+def reference(problem: str, a: argparse.Namespace) -> list[dict[str, Any]]:
+    """The paper's protocol: Adam at each stepsize; for mean-field the default optimizer as well."""
+    import pyturingvi as tv
+
+    shared = {"n_iterations": a.iterations, "elbo_samples": 1}
+    ways: dict[str, Any] = {f"Adam({s:g})": {"optimizer": tv.Adam(s), **shared} for s in a.stepsizes}
+    if a.family == "mean-field":
+        ways["default"] = {}
+    rows = []
+    for method, options in ways.items():
+        fit, figures = timed_fit(problem, a.engine, family=a.family, **options)
+        rows.append({"method": method, **with_elbo(problem, fit, figures)})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=["answer", "seeds", "adam"])
+    parser.add_argument("problem")
+    parser.add_argument("--engine", default="numpy")
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--quiet", type=float, default=0.0)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--stepsizes", type=float, nargs="*", default=[])
+    parser.add_argument("--iterations", type=int, default=50_000)
+    parser.add_argument("--family", default="structured")
+    a = parser.parse_args()
+    warm_up(a.engine)
+    part = {"answer": answer, "seeds": seeds, "adam": reference}[a.part]
+    print(json.dumps(part(a.problem, a)))
+
+
+if __name__ == "__main__":
+    main()
