@@ -14,7 +14,8 @@ PARTS = ["answer", "adam", "peers", "seeds"]
 FASTER = {("rpoisson-small", "nuts"): 10.0, ("rpoisson-large", "nuts"): 20.0}  # times as fast as the peer
 KEY = ["part", "problem", "engine", "method"]
 SHOWN = {
-    "answer": ["problem", "engine", "seconds", "adam_ms", "in_adam_updates", "allowed_updates", "elbo", "std_error",
+    "answer": ["problem", "engine", "seconds", "adam_ms", "in_adam_updates", "in_adam_updates_cpu",
+               "allowed_updates", "elbo", "std_error",
                "least_elbo", "status", "in_time", "high_enough"],
     "adam": ["problem", "engine", "family", "method", "seconds", "elbo", "std_error"],
     "peers": ["problem", "method", "setting", "seconds", "without_compile", "elbo", "engine", "ours_s", "ours_elbo",
@@ -59,6 +60,7 @@ def judged(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         goals = [GOALS[problem] for problem in t["problem"]]
         measured = [{f: e for (p, f), e in reached.items() if p == problem} for problem in t["problem"]]
         t["in_adam_updates"] = 1e3 * t["seconds"] / t["adam_ms"]
+        t["in_adam_updates_cpu"] = 1e3 * t["cpu_s"] / t["adam_cpu_ms"]
         t["allowed_updates"] = [goal.updates or np.nan for goal in goals]
         t["limit_s"] = [goal.limit(ms) for goal, ms in zip(goals, t["adam_ms"], strict=True)]
         t["least_elbo"] = [goal.least(best) for goal, best in zip(goals, measured, strict=True)]

@@ -126,7 +126,7 @@ def test_a_peer_has_our_gradient(library, problem):
 # ---- the table ----------------------------------------------------------------------------------------------
 def rows(**changed):
     row = {"part": "answer", "problem": "rpoisson-small", "engine": "numpy", "method": "default"}
-    return [{**row, "seconds": 0.9, "adam_ms": 0.5, "elbo": -4391.5, **changed}]
+    return [{**row, "seconds": 0.9, "adam_ms": 0.5, "cpu_s": 1.0, "adam_cpu_ms": 0.5, "elbo": -4391.5, **changed}]
 
 
 def test_rows_replace_those_of_the_same_case_alone(tmp_path):
@@ -167,6 +167,7 @@ def test_verdicts_follow_the_goals():
     assert answer["in_time"].tolist() == ["yes", "no", "yes", "yes", "yes", "yes"]
     assert answer["high_enough"].tolist() == ["yes", "no", "yes", "no", "yes", "?"]
     np.testing.assert_allclose(answer["in_adam_updates"][:2], [1800, 2200])
+    np.testing.assert_allclose(answer["in_adam_updates_cpu"][:2], 2000)
     assert tables["peers"]["fast_enough"].tolist() == ["no", ""]
     assert tables["seeds"][["range", "narrow_enough"]].to_numpy().tolist() == [[1.0, "yes"]]
     assert not_met(tables) == [
