@@ -23,6 +23,7 @@ from pyturingvi.comparisons.timing import busy_others
 
 TOLERANCE = 1e-8  # of gradients, relative
 CHUNK = 100  # updates between two looks at a peer's variational parameters
+POINTS = 80  # of a trace, in geometric steps, at which the ELBO is computed
 PARTICLES = 8  # as many draws a gradient as ours
 
 
@@ -172,7 +173,11 @@ def pathfinder(model: Any, a: argparse.Namespace) -> dict[str, Any]:
 def best_of(model: Any, traces: dict[str, Trace]) -> dict[str, Any]:
     """Which setting is first within a nat of the best ELBO that any has reached, and when; first points compile."""
     elbo = CommonElbo(model)
-    found = {n: ([s for s, _, _ in t.points], [elbo(m, sd) for _, m, sd in t.points]) for n, t in traces.items()}
+    found = {}
+    for name, trace in traces.items():
+        seen = np.unique(np.geomspace(1, len(trace.points), POINTS).round().astype(int)) - 1
+        points = [trace.points[k] for k in seen]
+        found[name] = [s for s, _, _ in points], [elbo(mean, sd) for _, mean, sd in points]
     best = max(np.nanmax(values) for _, values in found.values())
     times = {name: first_within(*trace, best) for name, trace in found.items()}
     name = min((name for name in times if not np.isnan(times[name])), key=lambda name: times[name])

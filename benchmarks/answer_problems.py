@@ -101,7 +101,7 @@ def elbo_of(fit: Any, draws: int) -> tuple[float, float]:
 class CommonElbo:
     """ELBO of independent Gaussians, at the same draws for each: differences along a path have next to no noise."""
 
-    def __init__(self, model: Any, draws: int = 1_000) -> None:
+    def __init__(self, model: Any, draws: int = 400) -> None:
         half = np.random.default_rng(90_000).standard_normal((draws // 2, model.dim))
         self.model, self.noise = model, np.concatenate([half, -half])
         self.log_base = -0.5 * (self.noise**2).sum(axis=1) - 0.5 * model.dim * np.log(2 * np.pi)
