@@ -68,7 +68,7 @@ def with_elbo(problem: str, fit: Any, figures: dict[str, Any]) -> dict[str, Any]
 def answer(problem: str, a: argparse.Namespace) -> list[dict[str, Any]]:
     """The default fit, timed, beside the time of an Adam update before and after it."""
     before = adam_ms(problem, a.engine, a.seconds)
-    runs = [timed_fit(problem, a.engine, a.quiet) for _ in range(FITS.get(size_of(problem), 1))]
+    runs = [timed_fit(problem, a.engine, a.quiet) for _ in range(a.fits or FITS.get(size_of(problem), 1))]
     after = adam_ms(problem, a.engine, a.seconds)
     fit, figures = runs[0]  # the same seed, so the same fit each time
     for key in ("seconds", "cpu_s", "other_cores", "load"):
@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--engine", default="numpy")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--quiet", type=float, default=0.0)
+    parser.add_argument("--fits", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--stepsizes", type=float, nargs="*", default=[])
     parser.add_argument("--iterations", type=int, default=50_000)

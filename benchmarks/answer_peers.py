@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("problem")
     parser.add_argument("--draws", type=int, default=500, help="NUTS: of warm-up, and again kept")
     parser.add_argument("--stepsizes", type=float, nargs="+", default=[1e-3, 1e-2, 1e-1])
-    parser.add_argument("--updates", type=int, default=30_000, help="at each stepsize")
+    parser.add_argument("--updates", type=int, default=15_000, help="at each stepsize")
     parser.add_argument("--quiet", type=float, default=0.0)
     a = parser.parse_args()
     missing = [name for name in NEEDS[a.peer] if importlib.util.find_spec(name) is None]

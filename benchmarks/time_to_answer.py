@@ -46,7 +46,7 @@ def case(script: str, part: str, problem: str, a: argparse.Namespace, *options: 
 
 
 def answers(problem: str, engine: str, a: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = case("answer_case.py", "answer", problem, a, "--engine", engine, "--seconds", a.seconds)
+    rows = case("answer_case.py", "answer", problem, a, "--engine", engine, "--seconds", a.seconds, "--fits", a.fits)
     return [{"part": "answer", "problem": problem, "engine": engine, "method": "default", **row} for row in rows]
 
 
@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", default=list(GOALS), choices=list(GOALS), metavar="PROBLEM")
     parser.add_argument("--only", nargs="+", default=PARTS, choices=PARTS, help="parts to run")
     parser.add_argument("--engines", nargs="+", default=["numpy", "julia"], choices=["numpy", "julia"])
+    parser.add_argument("--fits", type=int, default=0, help="timed default fits; 0: five, three or one, by size")
     parser.add_argument("--adam", nargs="*", type=float, default=[1e-4, 5.6e-4, 1.8e-3], help="stepsizes")
     parser.add_argument("--iterations", type=int, default=50_000, help="updates of Adam")
     parser.add_argument("--peers", nargs="+", default=PEERS, choices=PEERS)
