@@ -21,7 +21,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     write_picture(plot_scale_patterns(), IMAGES / "families.png", dpi=110)
     model = tv.load_problem("rpoisson-small")
-    save_elbo_plot(tv.fit(model, "structured", tv.Adam(1e-3), n_iterations=20_000), IMAGES / "first_fit.png")
+    save_elbo_plot(tv.fit(model), IMAGES / "first_fit.png")
 
 
 if __name__ == "__main__":
