@@ -263,7 +263,7 @@ def test_a_run_that_went_wrong_is_not_trusted(poisson: Any) -> None:
     exploded = quick_fit(poisson, optimizer=tv.Adam(1.0), n_iterations=300)
     found = exploded.diagnose(n=100)
     assert found.verdict == "do not trust"
-    cut_short = quick_fit(poisson, optimizer=tv.Adam(1e-3), n_iterations=300, elbo_every=10)
+    cut_short = quick_fit(poisson, optimizer=tv.Adam(1e-3), n_iterations=100, elbo_every=5)
     found = cut_short.diagnose(n=100)
     assert found.verdict == "do not trust"
     assert any("still rising" in reason for reason in found.reasons)
@@ -382,7 +382,14 @@ def test_the_trend_is_that_of_a_line() -> None:
     assert found.rise == pytest.approx(10, abs=4 * found.error)
     # least squares: sigma / sqrt(sum of squares of n points over the unit interval, about n / 12)
     assert found.error == pytest.approx(np.sqrt(12 / 100), rel=0.2)
-    assert last_third(rows[:8]) is None
+    flattening = last_third(trace(lambda t: 30 * np.minimum(t, 0.85), noise=0.1))
+    assert flattening is not None
+    assert not flattening.is_rising  # although its last third is
+    slowing = last_third(trace(lambda t: 100 * np.minimum(t, 0.8) + 6 * t, noise=0.1))
+    assert slowing is not None
+    assert slowing.rise == pytest.approx(2, abs=4 * slowing.error)
+    assert last_third(rows[:9]) is None
+    assert last_third([]) is None
     assert last_third([*rows[:20], (9999, np.nan, 0.0, 0.0)]) is None
     exploded = last_third(trace(lambda t: -1e200 * t, noise=0.0))
     assert exploded is not None

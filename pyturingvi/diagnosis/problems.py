@@ -50,7 +50,7 @@ def convergence_problems(
         elif trend is not None and trend.is_rising:
             found.append(
                 "The fit had not converged: its ELBO was still rising when the updates were used up, by "
-                f"{trend.rise:.1f} nats (standard error {trend.error:.1f}) in the last third of them. Go on with "
+                f"{trend.rise:.1f} nats (standard error {trend.error:.1f}) in a third of them. Go on with "
                 "init=fit, or make more updates."
             )
     return found + list(advice)

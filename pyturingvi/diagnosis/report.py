@@ -98,7 +98,12 @@ def _table(found: Findings) -> pd.DataFrame:
     add("ELBO", found.elbo, f"mean of log p - log q over {n:,} draws", found.elbo_error)
     add("sd of log p - log q", found.spread, "nats between draws; 0 where the fit is the density itself")
     if found.gain is not None:
-        add("gain still to be had", found.gain[0], "nats that the end of the trace was still rising by", found.gain[1])
+        add(
+            "gain still to be had",
+            found.gain[0],
+            "nats in a third of the updates, at the pace of the trace's end",
+            found.gain[1],
+        )
     add(
         "k-hat, all variables",
         found.joint.k_hat,

@@ -16,7 +16,7 @@ LEVELS = (GOOD, CARE, BAD)
 
 SMALL_MOVE, LARGE_MOVE = 0.3, 2.0  # of a mean, in the fit's standard deviations
 SMALL_RATIO, LARGE_RATIO = 1.5, 2.0  # between standard deviations
-LARGE_GAIN = 5.0  # nats in the last third of a run
+LARGE_GAIN = 5.0  # nats in a third of a run
 LARGE_SPREAD = 1.5  # nats between the log weights of draws: more than that, and the density has another shape
 
 
@@ -101,8 +101,8 @@ def _of_the_run(found: Findings) -> Iterator[tuple[int, str]]:
         yield (
             (2 if rise > LARGE_GAIN else 1),
             (
-                f"The ELBO was still rising when the run ended: by {rise:.1f} nats (standard error {error:.1f}) over "
-                "the last third of the trace. Go on with init=fit."
+                f"The ELBO was still rising when the run ended, by {rise:.1f} nats (standard error {error:.1f}) in a "
+                "third of its updates. Go on with init=fit."
             ),
         )
     else:
