@@ -81,8 +81,9 @@ def fit(
 
     It runs natural gradients until they have converged, or Adam with --stepsize.
 
-    Exit code 0 means that the fit is complete and usable, 1 that it diverged (what was fitted is saved all the
-    same), 2 that an argument was refused before anything ran, 130 that it was interrupted (likewise saved).
+    Exit code 0 means that the fit is complete and usable, 1 that it is not: it diverged, ended below its start, or had
+    not converged (what was fitted is saved all the same), 2 that an argument was refused before anything ran, 130 that
+    it was interrupted (likewise saved).
     """
     import pyturingvi as tv
     from pyturingvi.fitting import run
@@ -113,7 +114,14 @@ def fit(
     if checkpoint is not None and check_writable(checkpoint, "--checkpoint") in (target, picture):
         raise InputError("--checkpoint and --out name the same file; the fit would replace its own checkpoint.")
     typer.echo(f"{model.label}: d={model.dim:,}, {name}, p={settings.family.n_params(model.layout):,}")
-    result = run(model, settings, checkpoint=checkpoint, max_memory=max_memory, progress=not quiet)
+    result = run(
+        model,
+        settings,
+        checkpoint=checkpoint,
+        max_memory=max_memory,
+        progress=not quiet,
+        budget_chosen=iterations is not None,
+    )
     with DeferredInterrupt() as late:  # Ctrl-C from here on must not cost the fit
         typer.echo(_summary_text(result))
         last = result.elbo.iloc[-1]
@@ -130,9 +138,13 @@ def fit(
                 typer.echo(f"wrote {picture}")
             except OutputError as error:
                 typer.echo(str(error), err=True)
-    if result.status not in ("converged", "completed"):
+    if result.status == "interrupted":
         typer.echo(f"{result.status}: {result.message}", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED if result.status == "interrupted" else EXIT_UNUSABLE)
+        raise typer.Exit(EXIT_INTERRUPTED)
+    for problem in result.warnings:
+        typer.echo(f"{result.status}: {problem}", err=True)
+    if result.warnings:
+        raise typer.Exit(EXIT_UNUSABLE)
     if late.requested:
         typer.echo("interrupted after the fit was complete; everything is saved", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)

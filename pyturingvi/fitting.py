@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from pyturingvi.diagnosis.draws import elbo_at
+from pyturingvi.diagnosis.problems import convergence_problems
 from pyturingvi.engines.selection import select_engine
-from pyturingvi.errors import InputError
+from pyturingvi.errors import ConvergenceWarning, InputError
 from pyturingvi.families import BoundFamily, Family
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
@@ -109,6 +112,12 @@ def fit(
         "interrupted" (Ctrl-C or callback) or "diverged" (the gradient or the last ELBO is not finite; the last finite
         parameters are kept).
 
+    Warns
+    -----
+    ConvergenceWarning
+        Where the fit diverged, ended below its start, had not converged when updates ran out whose number you did not
+        choose, or the model advises to change its data. `Fit.diagnose` looks closer.
+
     Raises
     ------
     InputError, MemoryLimitError, OutputError, EngineError
@@ -136,7 +145,7 @@ def fit(
         averaging=averaging,
         stop_within=stop_within,
     )
-    return run(
+    found = run(
         model,
         settings,
         progress=progress,
@@ -146,7 +155,11 @@ def fit(
         callback=callback,
         max_memory=max_memory,
         n_threads=n_threads,
+        budget_chosen=n_iterations is not None,
     )
+    for problem in found.warnings:
+        warnings.warn(f"{model.label}: {problem}", ConvergenceWarning, stacklevel=2)
+    return found
 
 
 def run(
@@ -160,8 +173,12 @@ def run(
     callback: Callable[[int, float], Any] | None = None,
     max_memory: float | None = None,
     n_threads: int | None = None,
+    budget_chosen: bool = True,
 ) -> Fit:
-    """`fit` with its settings as one object; the other arguments, and the errors, are those of `fit`."""
+    """`fit` with its settings as one object; the other arguments, and the errors, are those of `fit`.
+
+    It warns of nothing: what `fit` would warn of is in `Fit.warnings`. budget_chosen: the number of updates was meant.
+    """
     check_limit(max_memory)
     n_threads = None if n_threads is None else whole_number("n_threads", n_threads, 1)
     if callback is not None and not callable(callback):
@@ -198,7 +215,7 @@ def run(
     initial, start = _initial(model, bound, settings, init)
     if np.shape(initial) != (bound.n_params,):
         raise InputError(f"family: a start has shape {np.shape(initial)}, but n_params says {bound.n_params!r}.")
-    _check_start(model, bound, initial)
+    ceiling = _check_start(model, bound, initial)
     del bound  # its index arrays would lie beside the engine's
     described = {**settings.describe(), "engine": runner.name}
     spec = FitSpec(
@@ -218,7 +235,18 @@ def run(
             error.partial_fit = Fit(model, family, spec, monitor.partial, monitor.rows, monitor.seconds)  # type: ignore[attr-defined]
             error.add_note(f"The fit so far ({monitor.partial.n_updates} updates) is this exception's `partial_fit`.")
         raise
-    return Fit(model, family, spec, outcome, monitor.rows, monitor.seconds)
+    found = Fit(model, family, spec, outcome, monitor.rows, monitor.seconds)
+    below = monitor.rows and not monitor.rows[-1][1] > ceiling
+    found.warnings = convergence_problems(
+        outcome.status,
+        outcome.message,
+        monitor.rows,
+        elbo_at(model, family, initial, settings.seed) if below else None,
+        budget_chosen=budget_chosen,
+        ends_by_itself=settings.optimizer.ends_by_itself,
+        advice=model.advice(),
+    )
+    return found
 
 
 def _initial(model: Model, bound: BoundFamily, settings: Settings, init: Any) -> tuple[np.ndarray, dict[str, Any]]:
@@ -243,8 +271,11 @@ def _initial(model: Model, bound: BoundFamily, settings: Settings, init: Any) ->
     return flat, {"params": digest(flat)}
 
 
-def _check_start(model: Model, bound: BoundFamily, initial: np.ndarray) -> None:
-    """The density and its gradient must be finite where the run starts."""
+def _check_start(model: Model, bound: BoundFamily, initial: np.ndarray) -> float:
+    """The density and its gradient must be finite where the run starts.
+
+    Returns the ELBO that the start would have if the density were nowhere lower than at its location.
+    """
     location = bound.location(initial)[None, :]
     with np.errstate(all="ignore"):
         value, slope = model.log_density_and_gradient(location)
@@ -253,3 +284,4 @@ def _check_start(model: Model, bound: BoundFamily, initial: np.ndarray) -> None:
             f"{model.label}: the log density is {float(value[0])} at the starting location and its gradient has "
             f"{int((~np.isfinite(slope)).sum())} non-finite entries; choose another init_location."
         )
+    return float(value[0]) + bound.entropy(bound.from_flat(initial))

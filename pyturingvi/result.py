@@ -52,6 +52,8 @@ class Fit:
         Whether the run ended within `stop_within` of the optimum.
     seconds : float
         Wall time of the run.
+    warnings : list of str
+        What `tv.fit` warned of; empty for a fit read from a file.
     verdict : {None, "good", "usable with care", "do not trust"}
         What `diagnose` said last; None before.
     """
@@ -75,6 +77,7 @@ class Fit:
         self.arrived = outcome.arrived
         self.seconds = seconds
         self.versions = versions or _versions()
+        self.warnings: list[str] = []
         self.verdict: str | None = None
         self._rows = list(elbo_rows)
         self._family = family

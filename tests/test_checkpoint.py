@@ -253,6 +253,7 @@ def test_a_callback_that_raises_is_not_swallowed_and_the_checkpoint_is_kept(path
     assert_same_run(fit_again(path, n_iterations=300), fit_again(n_iterations=300))
 
 
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")
 def test_a_diverged_run_does_not_overwrite_the_checkpoint(path: Path, isotropic: tv.models.Model) -> None:
     arguments = (isotropic, "mean-field", tv.SGD(10.0))
     quick_fit(*arguments, n_iterations=3, checkpoint=path)

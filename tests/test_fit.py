@@ -293,7 +293,8 @@ def test_a_diverged_run_keeps_finite_parameters_and_says_where(
     isotropic: tv.models.Model, optimizer: Any, family: Family
 ) -> None:
     for stepsize, dtype in ((10.0, "float64"), (1e5, "float32"), (1e15, "float64"), (1e15, "float32")):
-        fit = quick_fit(isotropic, family, optimizer(stepsize), n_iterations=10_000, dtype=dtype)
+        with pytest.warns(tv.ConvergenceWarning, match="The fit diverged: at update"):
+            fit = quick_fit(isotropic, family, optimizer(stepsize), n_iterations=10_000, dtype=dtype)
         assert fit.status == "diverged"
         assert fit.n_updates < 10_000
         assert np.isfinite(fit.params).all()
@@ -304,6 +305,7 @@ def test_a_diverged_run_keeps_finite_parameters_and_says_where(
         assert "diverged" in repr(fit)
 
 
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")
 def test_a_diverged_run_ends_at_its_last_update(isotropic: tv.models.Model) -> None:
     fit = quick_fit(isotropic, "mean-field", tv.SGD(1e5), n_iterations=1000)
     shorter = quick_fit(isotropic, "mean-field", tv.SGD(1e5), n_iterations=fit.n_updates)
@@ -319,6 +321,7 @@ def test_a_diverged_run_ends_at_its_last_update(isotropic: tv.models.Model) -> N
     [(Layout(2, 3, 1), 1, "first in 'second'"), (Layout(2, 3, 2), 5, "first in 'local block 1'")],
 )
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")
 def test_divergence_names_the_variable_whose_gradient_is_not_finite(
     layout: Layout, coordinate: int, words: str, bad: float
 ) -> None:
@@ -335,6 +338,7 @@ def test_divergence_names_the_variable_whose_gradient_is_not_finite(
     np.testing.assert_array_equal(fit.location, 3.125)
 
 
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")
 def test_divergence_in_threads_warns_no_one() -> None:
     """Overflow in a worker thread is as expected there as in the main one (warnings are errors here)."""
     model = tv.models.IsotropicGaussian(9000)
@@ -358,7 +362,8 @@ class Failing(Counting):
 
 
 def test_a_function_that_turns_to_nan_ends_the_run() -> None:
-    fit = quick_fit(Failing(None).model, n_iterations=500, elbo_every=50)
+    with pytest.warns(tv.ConvergenceWarning, match="the ELBO after 50 updates is nan"):
+        fit = quick_fit(Failing(None).model, n_iterations=500, elbo_every=50)
     assert (fit.status, fit.n_updates) == ("diverged", 50)
     assert "ELBO" in fit.message
 

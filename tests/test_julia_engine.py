@@ -151,6 +151,7 @@ def test_a_checkpoint_of_the_other_engine_is_refused(poisson: tv.models.Model, t
         fit(poisson, checkpoint=tmp_path / "run.npz")
 
 
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")
 def test_a_diverging_run_says_where_and_keeps_the_last_finite_parameters(poisson: tv.models.Model) -> None:
     found, expected = (fit(poisson, optimizer=tv.SGD(10.0), engine=name) for name in ("julia", "numpy"))
     assert found.status == expected.status == "diverged"

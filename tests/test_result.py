@@ -343,6 +343,7 @@ def test_the_elbo_plot_shows_the_trace(poisson: tv.models.RobustPoisson) -> None
     plt.close("all")
 
 
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")
 def test_traces_of_one_row_and_of_infinite_rows_can_be_drawn(isotropic: tv.models.Model) -> None:
     diverged = quick_fit(isotropic, "mean-field", tv.SGD(1e5), n_iterations=500, elbo_every=1)
     assert diverged.status == "diverged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.comparisons.timing import busy_others, update_times
+from pyturingvi.errors import ConvergenceWarning
 from pyturingvi.families import Family
 from pyturingvi.fitting import fit
 from pyturingvi.models.base import Model
@@ -60,7 +62,8 @@ class Side:
         usual = {"elbo_every": n_iterations, "elbo_samples": 1, "progress": False}
         here = {"engine": self.engine, "n_threads": self.n_threads, "dtype": self.dtype}
         options: dict[str, Any] = {**usual, **here, **settings}
-        with interrupts_raised():
+        with interrupts_raised(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # short runs, and a report that says how they ended
             return fit(model, family, rule, n_iterations=n_iterations, **options)
 
 

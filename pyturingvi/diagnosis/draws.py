@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyturingvi.families.base import BoundFamily
+from pyturingvi.families.base import BoundFamily, Family
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 
@@ -30,3 +30,17 @@ def log_ratios(
         globals_.append(points[:, :d_z].copy())
         heads.append(noise[:, :keep].copy())
     return np.concatenate(ratios), np.concatenate(globals_), np.concatenate(heads)
+
+
+def elbo_at(model: Model, family: Family, flat: np.ndarray, seed: int, n: int = 64) -> tuple[float, float] | None:
+    """ELBO and its standard error from a few draws, as a run's trace has them; None where they cannot be had."""
+    bound = family.bind(model.layout)
+    work, noise, points = bound.from_flat(flat), np.empty((n, bound.noise_dim)), np.empty((n, model.dim))
+    bound.base.fill(generator(np, seed, SAMPLE_STREAM, 4), noise)
+    try:
+        with np.errstate(all="ignore"):
+            bound.transform(work, noise, points)
+            density = np.asarray(model.log_density(points), dtype=np.float64)
+            return float(density.mean() + bound.entropy(work)), float(density.std(ddof=1) / np.sqrt(n))
+    except Exception:  # a log density of the user's own, at points that the run itself did not visit
+        return None

@@ -37,7 +37,7 @@ def convergence_problems(
     """
     found = []
     if status == "diverged":
-        found.append(f"The fit diverged ({message}). Use a smaller stepsize, or variables on a scale of about 1.")
+        found.append(f"The fit diverged: {message}")
     elif rows and start is not None and has_exploded(rows[-1], start):
         found.append(
             f"The fit has exploded: its ELBO was {start[0]:.6g} at the start and is {rows[-1][1]:.6g} at the end. "
@@ -61,7 +61,8 @@ def has_exploded(last: Row, start: tuple[float, float]) -> bool:
     elbo, error = last[1], last[2]
     if not math.isfinite(elbo):
         return True
-    errors = [error if math.isfinite(error) else 8 * start[1], start[1]]
-    if not all(map(math.isfinite, (start[0], *errors))):
+    # an error beyond that of a single draw at the start is no noise: it tells of the explosion itself
+    error = min(error, 8 * start[1]) if math.isfinite(error) else 8 * start[1]
+    if not math.isfinite(start[0]) or not math.isfinite(start[1]):
         return False
-    return elbo < start[0] - 5 * math.hypot(*errors) - 1.0
+    return elbo < start[0] - 5 * math.hypot(error, start[1]) - 1.0

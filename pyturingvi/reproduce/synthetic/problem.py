@@ -7,10 +7,12 @@ updates made minus one; both were found by simulation, and the tests show the fi
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyturingvi.errors import ConvergenceWarning
 from pyturingvi.fitting import fit
 from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.optimize.rules import ProximalSGD
@@ -112,6 +114,7 @@ def settings_of(
 
 
 def proximal_sgd(*arguments: Any, **more: Any) -> Fit:
-    """The fit of `settings_of` these arguments."""
-    with interrupts_raised():
+    """The fit of `settings_of` these arguments; one that diverges is a result too."""
+    with interrupts_raised(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
         return fit(**settings_of(*arguments, **more), progress=False, n_threads=1)
