@@ -85,7 +85,7 @@ def find_moves(
         weights = importance_weights(logs - log_noise)
         first = first or weights
         mean, covariance, error = _gaussian_through(logs, noise)
-        if weights.ess >= max(n / 5, 8 * d, 50):
+        if weights.ess >= max(n / 5, 50):
             seen = _weighted(weights, noise)
             spread = np.linalg.eigvalsh(seen[1])[-1] / (1 + np.sqrt(d / weights.ess)) ** 2
             # k-hat of draws that are too narrow is too low as often as not; their weighted spread shows it too
@@ -96,7 +96,8 @@ def find_moves(
                 usable = Moves(first, weights, *_weighted(weights, points), by, round_ + 1)
                 if wide_enough or round_ >= _ROUNDS // 2:
                     return usable
-            mean, covariance, error = seen
+            if weights.ess >= 8 * d:  # enough for a covariance
+                mean, covariance, error = seen
         bound = float((logs - log_noise).mean() + np.log(np.diag(root)).sum())
         if found is None or bound > best:
             place = centre + root @ mean, root @ covariance @ root.T, np.abs(root) @ error

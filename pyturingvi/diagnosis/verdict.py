@@ -126,7 +126,7 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
         return
     first, where = moves.first, " with the locals integrated out" if found.integrated else ""
     n = len(first.weights)
-    poor = first.k_hat > LARGEST_K or first.ess < n / 2 or first.spread > LARGE_SPREAD
+    poor = first.k_hat > LARGEST_K or first.ess < n / 4 or first.spread > LARGE_SPREAD
     yield (
         int(poor),
         (
