@@ -50,6 +50,8 @@ class Fit:
         Updates behind `params`.
     arrived : bool
         Whether the run ended within `stop_within` of the optimum.
+    gain : (rise, std_error) or None
+        Rise of the ELBO over the last part of the climb, where the optimizer ended by itself.
     seconds : float
         Wall time of the run.
     warnings : list of str
@@ -75,6 +77,7 @@ class Fit:
         self.message = outcome.message
         self.n_updates = outcome.n_updates
         self.arrived = outcome.arrived
+        self.gain = outcome.gain
         self.seconds = seconds
         self.versions = versions or _versions()
         self.warnings: list[str] = []
@@ -271,6 +274,7 @@ class Fit:
             "arrived": self.arrived,
             "seconds": self.seconds,
             "versions": self.versions,
+            **({} if self.gain is None else {"gain": list(self.gain)}),
             **({} if self.verdict is None else {"verdict": self.verdict}),
         }
         rows = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
@@ -314,7 +318,8 @@ def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
             state = join_state(header["model_state"], arrays, "model.")
             model = model_class(header["model"], header).from_state(state)
         label, arrived = header["label"], header.get("arrived", False)
-        outcome = Outcome(arrays["params"], header["n_updates"], header["status"], header["message"], arrived)
+        gain = None if header.get("gain") is None else (float(header["gain"][0]), float(header["gain"][1]))
+        outcome = Outcome(arrays["params"], header["n_updates"], header["status"], header["message"], arrived, gain)
         rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
         seconds = header["seconds"]
     except InputError as error:  # what the file names is not to be had here

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import targets
 from scipy import integrate, stats
 from targets import GaussianTarget, dense_location_scale, fit_at, quick_fit, random_flat
 
@@ -417,6 +419,17 @@ def test_problems_of_a_run() -> None:
     assert convergence_problems("interrupted", "", [], None) == []
 
 
+def test_fit_warns_of_a_covariate_far_from_zero() -> None:
+    year = np.tile(np.arange(1984.0, 2005.0, 4.0), 5)
+    model = tv.models.RobustPoisson(year[:, None], np.arange(30) % 4)
+    with pytest.warns(tv.ConvergenceWarning, match="Covariate 'x1' of X has mean 1994 .* Subtract its mean") as caught:
+        fit = quick_fit(model, n_iterations=2)
+    assert len(caught) == 1
+    assert caught[0].filename == str(Path(targets.__file__))  # where the user's call stands
+    assert [f"rpoisson: {words}" for words in fit.warnings] == [str(caught[0].message)]
+    assert any("Subtract its mean" in reason for reason in fit.diagnose(n=100).reasons)
+
+
 # ---- words and files ---------------------------------------------------------------------------------------
 def test_a_diagnosis_reads_as_text(poisson: Any) -> None:
     poisson.label = "counts <i>"
@@ -431,6 +444,16 @@ def test_a_diagnosis_reads_as_text(poisson: Any) -> None:
     assert repr(found) == f"<Diagnosis of counts <i>, structured: {found.verdict}>"
     again = fit.diagnose()
     np.testing.assert_array_equal(found.table["value"], again.table["value"])
+
+
+def test_what_was_to_be_gained_is_the_optimizers_own_word(poisson: Any, tmp_path: Any) -> None:
+    fit = quick_fit(poisson, optimizer=tv.NaturalGradient())
+    assert fit.status == "converged"
+    assert fit.gain is not None
+    row = fit.diagnose(n=100).table.loc["gain still to be had"]
+    assert (row["value"], row["std_error"]) == fit.gain
+    assert fit.gain[0] < 1 + 3 * fit.gain[1]
+    assert tv.load_fit(fit.save(tmp_path / "fit.npz")).gain == fit.gain
 
 
 def test_the_verdict_stays_with_the_fit(poisson: Any, tmp_path: Any) -> None:

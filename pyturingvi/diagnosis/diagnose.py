@@ -85,7 +85,7 @@ def _finite_mean(values: np.ndarray) -> float:
 
 def _gain(fit: Fit) -> tuple[float, float] | None:
     if fit.status == "converged":  # the optimizer has looked closer, and averaged since
-        return None
+        return fit.gain
     trend = last_third([tuple(row) for row in fit.elbo.itertuples(index=False)])
     return None if trend is None else (trend.rise, trend.error)
 

@@ -101,7 +101,7 @@ def _table(found: Findings) -> pd.DataFrame:
         add(
             "gain still to be had",
             found.gain[0],
-            "nats in a third of the updates, at the pace of the trace's end",
+            "nats in a third of the updates, or in the last part of what converged",
             found.gain[1],
         )
     add(
@@ -116,7 +116,11 @@ def _table(found: Findings) -> pd.DataFrame:
             add("k-hat, globals", first.k_hat, f"weights of the {what}: below 0.7 they can be relied on")
         add("effective sample size", first.ess, f"of {n:,} draws: {what}")
         if last is not first:
-            add("the same, corrected", last.ess, "of as many draws of a Gaussian moved to where the density is")
+            add(
+                "effective sample size, corrected",
+                last.ess,
+                "of as many draws moved to where the density is",
+            )
         add("largest move of a global", float(np.abs(found.globals.shift).max()), "of its mean, in the fit's sd")
         add("largest change of an sd", float(found.globals.change.max()), "of a global: factor")
     if found.restart_elbos:

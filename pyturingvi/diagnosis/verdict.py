@@ -90,9 +90,10 @@ def _of_the_run(found: Findings) -> Iterator[tuple[int, str]]:
                 "or has exploded."
             ),
         )
+    if found.status == "converged":
+        yield 0, f"The optimizer ended by itself {found.message}."
+        return
     if found.gain is None:
-        if found.status == "converged":
-            yield 0, f"The optimizer ended by itself {found.message}."
         if found.status == "completed":
             yield 0, "The ELBO trace is too short to tell whether there is more to gain."
         return
@@ -147,11 +148,12 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
         yield 2 if large else 1, f"Standard deviations would have to be multiplied: {listed}."
     if globals_.by == SLOPE:
         # in many dimensions weights are bad for many small reasons; in few there is one large one
+        remedy = "" if moves.rounds > 1 else "; a larger n may do"
         yield (
             2 if moves.rounds > 1 else 1,
             (
-                "No draws were found whose weights can be relied on. The moves are those of a Gaussian laid through "
-                "the log density; take them as a direction."
+                f"No draws were found whose weights can be relied on{remedy}. The moves are those of a Gaussian laid "
+                "through the log density: take them as a direction."
             ),
         )
     elif named or narrow:

@@ -30,13 +30,17 @@ class Snapshot:
 
 @dataclass
 class Outcome:
-    """What a run hands back: flat parameters, updates made, how it ended and why, and whether at `StopWithin`."""
+    """What a run hands back: flat parameters, updates made, how it ended and why, and whether at `StopWithin`.
+
+    gain: rise of the ELBO over the last part of a run that has converged, and its standard error.
+    """
 
     params: np.ndarray
     n_updates: int
     status: str
     message: str
     arrived: bool = False
+    gain: tuple[float, float] | None = None
 
 
 class RunMonitor:

@@ -275,7 +275,10 @@ class _Loop:
     def outcome(self, status: str, message: str) -> Outcome:
         if not self.plan.is_last_stage:
             self._embed_in_last()
-        return Outcome(self.stepper.params(), self.stepper.done, status, message)
+        state = self.plan.state
+        known = status == "converged" and math.isfinite(state.rise) and math.isfinite(state.rise_error)
+        gain = (float(state.rise), float(state.rise_error)) if known else None
+        return Outcome(self.stepper.params(), self.stepper.done, status, message, gain=gain)
 
     def snapshot(self) -> Snapshot:
         vectors, count = self.stepper.snapshot()
