@@ -20,7 +20,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # what takes minutes in the pages -> what takes a second
 SMALLER = {
-    "n_iterations=20_000": "n_iterations=40",
     "n_iterations=10_000": "n_iterations=40",
     '["n_iterations"] = 20_000': '["n_iterations"] = 10',
     '"seed": range(5)': '"seed": range(1)',
