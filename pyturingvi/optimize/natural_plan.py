@@ -22,12 +22,12 @@ CAP = 20_000  # updates after which a run ends in any case
 _LEG = 5
 _MOST_SETBACKS = 20
 _FIRST_RATE = 0.5
-_NOISE_LEFT = 0.06  # nats that the noise of the steps may cost in the end
-_WORTH = 0.5  # nats to be had yet that are worth going on for
+_NOISE_LEFT = 0.1  # nats that the noise of the steps may cost in the end
+_WORTH = 0.8  # nats to be had yet that are worth going on for
 _HUGE = 1e100  # an ELBO beyond is that of parameters on their way to infinity
 _RECOVERY = 6  # legs without a setback after which the rate rises again
 _LONGEST_ANNEAL = 400
-_DRAWS_PER_DIMENSION = 5
+_DRAWS_PER_DIMENSION = 4
 _FEWEST_DRAWS, _MOST_DRAWS = 16, 2048
 
 

@@ -81,9 +81,9 @@ class AntitheticStream:
     Parameters
     ----------
     frames : bool
-        Make the rows *frames*: over the rows, the columns of the globals and of each local are orthogonal, up to a
-        radius that each row has of its own, so that a row's globals with any one local are exactly standard normal.
-        The sums of `h u'` are then nearly exact where h is linear. For a Gaussian base alone.
+        Make the columns of the globals orthogonal over the rows, and those of the locals orthogonal to them, but for a
+        factor that each row has of its own, so that a row is exactly standard normal. The sums of `h u_z'` are then
+        nearly exact where h is linear: their noise would otherwise limit the rate. For a Gaussian base alone.
     """
 
     def __init__(self, base: BaseDistribution, seed: int, layout: Layout, dtype: np.dtype, xp: ModuleType) -> None:
@@ -94,27 +94,21 @@ class AntitheticStream:
         source = generator(self.xp, self.seed, GRADIENT_STREAM, iteration)
         rows = self.xp.empty((n_rows, self.layout.dim), dtype=self.dtype)
         self.base.fill(source, rows)
-        if frames:
-            self._orthogonalize(rows)
-            radii = self.xp.sqrt(2 * source.standard_gamma(n_rows / 2, size=(n_rows, 1), dtype=self.dtype))
-            rows *= radii
+        if frames and self.layout.n_global:
+            self._orthogonalize(rows, source)
         return rows
 
-    def _orthogonalize(self, rows: Array) -> None:
-        """Make the columns of the globals, and of each local beside them, orthonormal."""
-        xp, layout = self.xp, self.layout
-        d_z, d_y = layout.n_global, layout.local_dim
-        z, y = rows[:, :d_z], rows[:, d_z:]
-        if d_z:
-            q, r = xp.linalg.qr(z)
-            z[...] = q * xp.sign(xp.diagonal(r))
-            y -= z @ (z.T @ y)
-        if d_y == 1:
-            y /= xp.sqrt(xp.einsum("mi,mi->i", y, y))
-        elif d_y:
-            blocks = y.reshape(len(rows), layout.n_local, d_y).transpose(1, 2, 0)
-            factor = xp.linalg.cholesky(blocks @ blocks.transpose(0, 2, 1))
-            y[...] = xp.linalg.solve(factor, blocks).transpose(2, 0, 1).reshape(y.shape)
+    def _orthogonalize(self, rows: Array, source: Any) -> None:
+        """Turn independent rows into frames."""
+        xp, m = self.xp, len(rows)
+        z, y = rows[:, : self.layout.n_global], rows[:, self.layout.n_global :]
+        q, r = xp.linalg.qr(z)
+        q *= xp.sign(xp.diagonal(r))
+        y -= q @ (q.T @ y)
+        # given q, the projected y has in row k the variance 1 - |q_k|^2
+        y /= xp.sqrt(1 - (q * q).sum(axis=1, keepdims=True))
+        # a row of q is a direction in m dimensions, of which the globals are d_z
+        z[...] = q * xp.sqrt(2 * source.standard_gamma(m / 2, size=(m, 1), dtype=self.dtype))
 
 
 class GivenNoise:
