@@ -13,7 +13,7 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.loop import describe_divergence
 from pyturingvi.optimize.natural_gradient import NaturalGradientState
 from pyturingvi.optimize.natural_loop import NaturalStepper
-from pyturingvi.optimize.natural_plan import Leg
+from pyturingvi.optimize.natural_plan import Leg, dense_columns
 from pyturingvi.optimize.noise import AntitheticStream, GivenNoise
 from pyturingvi.optimize.objective import elbo_of_log_weights
 from pyturingvi.settings import Settings
@@ -29,11 +29,12 @@ class NumpyNaturalStepper(NaturalStepper):
     def __init__(self, model: Model, settings: Settings, noise: np.ndarray | None, workers: Workers) -> None:
         self.model, self.settings, self.workers = model, settings, workers
         self.xp, self.dtype = namespace_for(settings.device), np.dtype(settings.dtype)
-        base = settings.family.base_distribution
-        self.stream = AntitheticStream(base, settings.seed, model.layout, self.dtype, self.xp)
         self.given = None if noise is None else GivenNoise(noise, self.dtype, self.xp)
 
     def begin(self, family: Family, vectors: dict[str, np.ndarray], count: int) -> None:
+        n_heads = dense_columns(family, self.model.layout)
+        base, seed, dim = family.base_distribution, self.settings.seed, self.model.dim
+        self.stream = AntitheticStream(base, seed, dim, n_heads, self.dtype, self.xp)
         self.own: Any = family.bind(self.model.layout, self.dtype, self.xp)
         self.coordinates = self.own.natural_coordinates()
         self.state = NaturalGradientState(self.model, self.coordinates, self.workers)

@@ -22,7 +22,7 @@ CAP = 20_000  # updates after which a run ends in any case
 _LEG = 5
 _MOST_SETBACKS = 20
 _FIRST_RATE = 0.5
-_NOISE_LEFT = 0.1  # nats that the noise of the steps may cost in the end
+_NOISE_LEFT = 0.15  # nats that the noise of the steps may cost in the end
 _WORTH = 0.8  # nats to be had yet that are worth going on for
 _HUGE = 1e100  # an ELBO beyond is that of parameters on their way to infinity
 _RECOVERY = 6  # legs without a setback after which the rate rises again
@@ -36,6 +36,13 @@ def effective_dimension(family: Family, layout: Layout) -> int:
     if type(family) is MeanField:
         return 1
     return layout.dim if type(family) is FullRank else layout.n_global + layout.local_dim
+
+
+def dense_columns(family: Family, layout: Layout) -> int:
+    """Columns of the scale that reach beyond a block of their own."""
+    if type(family) is MeanField:
+        return 0
+    return layout.dim if type(family) is FullRank else layout.n_global
 
 
 @dataclass(frozen=True)
@@ -246,10 +253,10 @@ class NaturalPlan:
         s = self.state
         rows = np.array([row[:4] for row in self.history if row[0] > s.since]).reshape(-1, 4)
         circles = self.is_last_stage and rows[-2:, 3].mean() < 0
-        window = len(rows) // (4 if circles else 3)
-        if len(rows) < 3 or (self.is_last_stage and not circles and window < 3):
+        window = max(2, len(rows) // 4) if circles else len(rows) // 3
+        if len(rows) < 3 or (self.is_last_stage and (3 * window > len(rows) or window < (2 if circles else 3))):
             return True
-        window = max(1, window) if self.is_last_stage else 1
+        window = window if self.is_last_stage else 1
         late, early = rows[-window:], rows[-2 * window : -window]
         s.rise = float(late[:, 1].mean() - early[:, 1].mean())
         s.rise_error = math.sqrt(late[:, 2].sum() + early[:, 2].sum()) / window

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.families.base_distributions import BaseDistribution
-from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.parallel import Workers
 
@@ -80,34 +79,38 @@ class AntitheticStream:
 
     Parameters
     ----------
+    n_heads : int
+        Dense columns of the scale: the globals, or all coordinates.
     frames : bool
-        Make the columns of the globals orthogonal over the rows, and those of the locals orthogonal to them, but for a
+        Make the columns of the heads orthogonal over the rows, and the others orthogonal to them, but for a
         factor that each row has of its own, so that a row is exactly standard normal. The sums of `h u_z'` are then
         nearly exact where h is linear: their noise would otherwise limit the rate. For a Gaussian base alone.
     """
 
-    def __init__(self, base: BaseDistribution, seed: int, layout: Layout, dtype: np.dtype, xp: ModuleType) -> None:
-        self.base, self.seed, self.layout, self.dtype, self.xp = base, seed, layout, dtype, xp
+    def __init__(
+        self, base: BaseDistribution, seed: int, dim: int, n_heads: int, dtype: np.dtype, xp: ModuleType
+    ) -> None:
+        self.base, self.seed, self.dim, self.n_heads, self.dtype, self.xp = base, seed, dim, n_heads, dtype, xp
 
     def draw(self, iteration: int, n_rows: int, frames: bool) -> Array:
         """The rows (n_rows, d) of the update `iteration`, counted from 0."""
         source = generator(self.xp, self.seed, GRADIENT_STREAM, iteration)
-        rows = self.xp.empty((n_rows, self.layout.dim), dtype=self.dtype)
+        rows = self.xp.empty((n_rows, self.dim), dtype=self.dtype)
         self.base.fill(source, rows)
-        if frames and self.layout.n_global:
+        if frames and self.n_heads:
             self._orthogonalize(rows, source)
         return rows
 
     def _orthogonalize(self, rows: Array, source: Any) -> None:
         """Turn independent rows into frames."""
         xp, m = self.xp, len(rows)
-        z, y = rows[:, : self.layout.n_global], rows[:, self.layout.n_global :]
+        z, y = rows[:, : self.n_heads], rows[:, self.n_heads :]
         q, r = xp.linalg.qr(z)
         q *= xp.sign(xp.diagonal(r))
         y -= q @ (q.T @ y)
         # given q, the projected y has in row k the variance 1 - |q_k|^2
         y /= xp.sqrt(1 - (q * q).sum(axis=1, keepdims=True))
-        # a row of q is a direction in m dimensions, of which the globals are d_z
+        # a row of q is a direction in m dimensions, of which the heads are some
         z[...] = q * xp.sqrt(2 * source.standard_gamma(m / 2, size=(m, 1), dtype=self.dtype))
 
 
