@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -57,19 +58,24 @@ class BaseDistribution(Named, ABC):
     @property
     def information(self) -> tuple[float, float]:
         """Fisher information `(E psi^2, E (psi u - 1)^2)` of location and log scale; by default by quadrature."""
-        from scipy.integrate import quad
+        return information_of(self.log_density, self.score)
 
-        def mean(function: Any) -> float:
-            def integrand(x: float) -> float:
-                u = np.array([x])
-                return float(np.exp(self.log_density(u))[0] * function(u, self.score(u))[0])
 
-            # full_output: what it warns of shows in the value
-            halves = [quad(integrand, *ends, limit=200, full_output=1)[0] for ends in ((-np.inf, 0), (0, np.inf))]
-            return float(sum(halves))
+def information_of(log_density: Callable[[Array], Array], score: Callable[[Array], Array]) -> tuple[float, float]:
+    """Fisher information of location and log scale of a density with this score, by quadrature."""
+    from scipy.integrate import quad
 
-        with np.errstate(all="ignore"):
-            return mean(lambda u, psi: psi**2), mean(lambda u, psi: (psi * u - 1) ** 2)
+    def mean(function: Any) -> float:
+        def integrand(x: float) -> float:
+            u = np.array([x])
+            return float(np.exp(log_density(u))[0] * function(u, score(u))[0])
+
+        # full_output: what it warns of shows in the value
+        halves = [quad(integrand, *ends, limit=200, full_output=1)[0] for ends in ((-np.inf, 0), (0, np.inf))]
+        return float(sum(halves))
+
+    with np.errstate(all="ignore"):
+        return mean(lambda u, psi: psi**2), mean(lambda u, psi: (psi * u - 1) ** 2)
 
 
 @dataclass(frozen=True)

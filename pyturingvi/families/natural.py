@@ -2,7 +2,8 @@
 
 The scale matrices of each family are closed under products, so that `m <- m + C a`, `C <- C (I + K + K^2/2)` with K of
 C's pattern stays in the family; and at `a = 0, K = 0` the Fisher matrix does not depend on where one is (Lin, Nielsen,
-Khan and Schmidt, 2021; Tan, 2021). A *step* `[a, K]` has the working order of the parameters.
+Khan and Schmidt, 2021; Tan, 2021). The square, of the blocks on the diagonal alone, keeps the signs there; a border
+moves to first order. A *step* `[a, K]` has the working order of the parameters.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.errors import InputError
-from pyturingvi.families.base_distributions import BaseDistribution
+from pyturingvi.families.base_distributions import BaseDistribution, information_of
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.registry import defines
 
@@ -36,7 +37,7 @@ class NaturalCoordinates(ABC):
         # what a class inherits speaks of its parent's density
         own = [name if defines(base, name) else None for name in ("score", "information")]
         self.score = base.score if own[0] else BaseDistribution.score.__get__(base)
-        information = base.information if own[1] else BaseDistribution.information.fget(base)  # type: ignore[attr-defined]
+        information = base.information if own[1] else information_of(base.log_density, self.score)
         self.location_information, self.scale_information = information
         if not all(0 < value < math.inf for value in information):
             raise InputError(

@@ -121,6 +121,7 @@ class PlanState:
     best_error: float = 0.0
     rise: float = math.nan  # of the ELBO over the last window, with its error
     rise_error: float = math.nan
+    flat: float = 0  # legs in a row without a rise beyond its noise
     converged: float = 0
 
 
@@ -252,9 +253,11 @@ class NaturalPlan:
         """
         s = self.state
         rows = np.array([row[:4] for row in self.history if row[0] > s.since]).reshape(-1, 4)
+        if len(rows) < 3:
+            return True
         circles = self.is_last_stage and rows[-2:, 3].mean() < 0
         window = max(2, len(rows) // 4) if circles else len(rows) // 3
-        if len(rows) < 3 or (self.is_last_stage and (3 * window > len(rows) or window < (2 if circles else 3))):
+        if self.is_last_stage and (3 * window > len(rows) or window < (2 if circles else 3)):
             return True
         window = window if self.is_last_stage else 1
         late, early = rows[-window:], rows[-2 * window : -window]
@@ -262,8 +265,9 @@ class NaturalPlan:
         s.rise_error = math.sqrt(late[:, 2].sum() + early[:, 2].sum()) / window
         if s.rise_error > 1 + math.sqrt(self.dim) / 4:  # far from anything that noise of this size could hide
             return True
-        if s.rise < 2 * s.rise_error:
-            return False
+        s.flat = s.flat + 1 if s.rise < 2 * s.rise_error else 0
+        if s.flat:
+            return self.is_last_stage and s.flat < 2  # once may be chance
         if not self.is_last_stage:
             return s.rise > 4 * _WORTH
         # a rise that shrinks geometrically from window to window has a known sum
@@ -281,7 +285,7 @@ class NaturalPlan:
         s.phase, s.anneal_from = ANNEAL, done
         spread = math.sqrt(self.draws[int(s.stage)].n_samples * _LEG * float(recent[:, 2].mean()))
         costs = max(_NOISE_LEFT, 0.01 * spread)
-        s.anneal_length = min(_LONGEST_ANNEAL, max(4 * _LEG, math.ceil(noise / (4 * costs))))
+        s.anneal_length = math.ceil(min(_LONGEST_ANNEAL, max(4 * _LEG, noise / (4 * costs))))
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def scalars(self) -> dict[str, float]:
