@@ -48,6 +48,7 @@ class NumpyNaturalStepper(NaturalStepper):
 
     def advance(self, leg: Leg) -> tuple[np.ndarray, bool]:
         rows: list[tuple[float, ...]] = []
+        self.unreported = rows
         stop = time.perf_counter() + _SECONDS
         while self.done < leg.last:
             if self.given is not None:
@@ -57,12 +58,16 @@ class NumpyNaturalStepper(NaturalStepper):
             rate = leg.rate_at(self.done)
             found = self.state.update(noise, self.given is None, rate, leg.momentum, leg.trust)
             if found is None:
-                return np.array(rows).reshape(-1, 5), False
+                return self._report(rows), False
             self.done += 1
             rows.append((found.mean, found.variance, found.inner, found.square, found.shortened))
             if time.perf_counter() >= stop:
                 break
-        return np.array(rows).reshape(-1, 5), True
+        return self._report(rows), True
+
+    def _report(self, rows: list[tuple[float, ...]]) -> np.ndarray:
+        self.unreported = ()
+        return np.array(rows).reshape(-1, 5)
 
     def mark(self) -> None:
         self.start = self.state.work  # an update makes a new vector

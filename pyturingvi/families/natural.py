@@ -38,7 +38,8 @@ class NaturalCoordinates(ABC):
         own = [name if defines(base, name) else None for name in ("score", "information")]
         self.score = base.score if own[0] else BaseDistribution.score.__get__(base)
         information = base.information if own[1] else information_of(base.log_density, self.score)
-        self.location_information, self.scale_information = information
+        self.location_information: float = information[0]
+        self.scale_information: float = information[1]
         if not all(0 < value < math.inf for value in information):
             raise InputError(
                 f"base: {base.name} has the Fisher information {information}, which makes no natural-gradient step: "

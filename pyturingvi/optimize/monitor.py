@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.errors import InputError
+from pyturingvi.errors import InputError, OutputError
 from pyturingvi.support.archive import damaged, read_archive, write_archive
 from pyturingvi.support.interrupts import DeferredInterrupt
 
@@ -167,6 +167,11 @@ class RunMonitor:
                 stacklevel=2,
             )
         self._last_checkpoint = time.perf_counter()
+
+    def damaged_checkpoint(self, why: object) -> OutputError:
+        """The error for a checkpoint that holds no state of this run."""
+        assert self._checkpoint is not None
+        return damaged(self._checkpoint, "checkpoint", why)
 
     def resume(self, names: Sequence[str], others: Sequence[str] = (), all_rows: bool = False) -> Snapshot | None:
         """The state in the checkpoint file, with vectors of these names, or None where there is no file yet.

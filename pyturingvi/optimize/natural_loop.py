@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,10 +32,13 @@ class NaturalStepper(ABC):
         Updates made.
     params_valid : bool
         False while an update is half made.
+    unreported : sequence of rows
+        Of the updates that an `advance` made before it raised.
     """
 
     done: int = 0
     params_valid: bool = True
+    unreported: Sequence[tuple[float, ...]] = ()
 
     @abstractmethod
     def begin(self, family: Family, vectors: dict[str, np.ndarray], count: int) -> None:
@@ -115,6 +118,7 @@ def run_natural(
             loop.end(verdict)
         except Exception as error:  # a user's callback or log density failed: what has been fitted so far is kept
             if stepper.params_valid and loop.begun:
+                loop.rows = np.concatenate([loop.rows, np.array(stepper.unreported).reshape(-1, _COLUMNS)])
                 loop.save()
                 words = f"{type(error).__name__} after {stepper.done} updates"
                 monitor.partial = loop.outcome("interrupted", words)
@@ -145,7 +149,6 @@ class _Loop:
             rate=rule.rate,
             momentum=rule.momentum,
             n_samples=settings.n_samples,
-            cap=self.cap,
             fixed=fixed,
         )
         first = self.plan.family
@@ -165,7 +168,8 @@ class _Loop:
         verdict = "converged" if plan.state.converged else "go on"
         while stepper.done < self.cap and not monitor.stop_requested and verdict not in ("converged", "diverged"):
             leg = plan.next_leg()
-            rows, finite = stepper.advance(leg)
+            # a leg that the budget cuts short stays open, so that a later run can end it
+            rows, finite = stepper.advance(replace(leg, last=min(leg.last, self.cap)))
             self.rows = np.concatenate([self.rows, rows])
             if stepper.done >= leg.last or not finite:
                 verdict = self._finish_leg(finite)
@@ -186,16 +190,27 @@ class _Loop:
         if found is None:
             stepper.begin(plan.family, {"params": self._to_standardized(self.initial)}, 0)
         else:
-            plan.restore(found.scalars, found.vectors["history"].reshape(-1, HISTORY_COLUMNS))
-            self.rows = found.vectors["leg"].reshape(-1, _COLUMNS)
-            stepper.done = found.iteration
-            stepper.begin(plan.family, {name: found.vectors[name] for name in VECTORS}, int(found.scalars["count"]))
+            self._restore(found)
             ends = {int(row[0]) for row in plan.history}
             rows = self.monitor.rows = [row for row in self.monitor.rows if row[0] in ends]
             if self.settings.elbo_every is not None and rows and rows[-1][0] == stepper.done:
                 rows.pop()  # Ctrl-C may have cut it short
                 self.due = True
         self.begun = True
+
+    def _restore(self, found: Snapshot) -> None:
+        stepper, plan = self.stepper, self.plan
+        try:
+            plan.restore(found.scalars, found.vectors["history"].reshape(-1, HISTORY_COLUMNS))
+            self.rows = found.vectors["leg"].reshape(-1, _COLUMNS)
+            self.due = bool(found.scalars["due"])
+            count = int(found.scalars["count"])
+            if found.vectors["params"].size != plan.family.n_params(self.model.layout):
+                raise ValueError("its parameters are not those of its stage")
+        except (IndexError, KeyError, OverflowError, ValueError) as error:
+            raise self.monitor.damaged_checkpoint(error) from None
+        stepper.done = found.iteration
+        stepper.begin(plan.family, {name: found.vectors[name] for name in VECTORS}, count)
 
     def _finish_leg(self, finite: bool) -> str:
         plan, stepper, rows = self.plan, self.stepper, self.rows
@@ -205,15 +220,15 @@ class _Loop:
             stepper.recall()
         elif verdict == "best":
             stepper.keep()
-        if plan.history and plan.history[-1][0] == stepper.done and finite:
-            _, mean, squared_error = plan.history[-1][:3]
-            if self.settings.elbo_every is None:
-                self.monitor.record(stepper.done, mean, math.sqrt(squared_error))
-            elif stepper.done // self.settings.elbo_every > (stepper.done - len(rows)) // self.settings.elbo_every:
-                self.due = True
         if verdict.startswith("next stage"):
             self._next_stage()
         stepper.mark()
+        if plan.history and plan.history[-1][0] == stepper.done and finite:
+            _, mean, squared_error = plan.history[-1][:3]
+            every = self.settings.elbo_every
+            self.due = every is not None and stepper.done // every > (stepper.done - len(rows)) // every
+            if every is None:  # last, since a callback may raise
+                self.monitor.record(stepper.done, mean, math.sqrt(squared_error))
         return verdict
 
     def _next_stage(self) -> None:
@@ -260,8 +275,8 @@ class _Loop:
 
     def _estimate_if_due(self) -> None:
         if self.due:
-            self.due = False
             self._estimate()
+            self.due = False
 
     def _estimate(self) -> float:
         monitor, stepper = self.monitor, self.stepper
@@ -283,7 +298,9 @@ class _Loop:
     def snapshot(self) -> Snapshot:
         vectors, count = self.stepper.snapshot()
         kept = {"history": np.array(self.plan.history, dtype=np.float64).ravel(), "leg": self.rows.ravel()}
-        return Snapshot(self.stepper.done, {**vectors, **kept}, {**self.plan.scalars(), "count": count})
+        return Snapshot(
+            self.stepper.done, {**vectors, **kept}, {**self.plan.scalars(), "count": count, "due": self.due}
+        )
 
     @staticmethod
     def _standard_form(family: Family) -> Family:

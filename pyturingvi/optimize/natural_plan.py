@@ -144,13 +144,12 @@ class NaturalPlan:
         rate: float | None,
         momentum: float,
         n_samples: int | None,
-        cap: int,
         fixed: bool = False,
     ) -> None:
         self.dim = layout.dim
         self.stages = stages_of(family, layout, warm)
         self.draws = [choose_draws(one, layout, n_samples, rate) for one in self.stages]
-        self.momentum, self.cap, self.fixed = momentum, cap, fixed
+        self.momentum, self.fixed = momentum, fixed
         self.state = PlanState()
         self.history: list[tuple[float, ...]] = []
         self._begin_stage(0, 0)
@@ -175,7 +174,7 @@ class NaturalPlan:
         """Settings of the leg at hand."""
         s, draws = self.state, self.draws[int(self.state.stage)]
         length = _LEG if draws.n_samples >= 64 else 2 * _LEG
-        last = min(int(s.leg_from) + length, self.cap)
+        last = int(s.leg_from) + length
         momentum = min(self.momentum, max(0.0, 1 - s.rate))
         anneal = int(s.anneal_from) if s.phase == ANNEAL else -1
         return Leg(last, s.rate, momentum, s.trust, draws.n_samples, draws.frames, anneal)
