@@ -276,7 +276,8 @@ def cliff(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 )
 @pytest.mark.parametrize("family", ["mean-field", "structured"])
 def test_what_has_no_optimum_never_converges(function: Any, family: str) -> None:
-    found = fit(tv.models.LogDensity(function, LAYOUT), family, n_iterations=600)
+    with pytest.warns(tv.ConvergenceWarning):
+        found = fit(tv.models.LogDensity(function, LAYOUT), family, n_iterations=600)
     assert found.status in ("diverged", "completed")
     assert np.isfinite(found.params).all()
     assert found.n_updates <= 600

@@ -365,7 +365,7 @@ def test_a_base_without_a_slope_is_refused() -> None:
 
 # ---- draws --------------------------------------------------------------------------------------------------
 def draw(layout: Layout, n_rows: int, n_updates: int, frames: bool = True) -> np.ndarray:
-    stream = AntitheticStream(Gaussian(), 3, layout, np.dtype(float), np)
+    stream = AntitheticStream(Gaussian(), 3, layout.dim, layout.n_global, np.dtype(float), np)
     return np.stack([stream.draw(i, n_rows, frames) for i in range(n_updates)])
 
 
@@ -373,15 +373,22 @@ def draw(layout: Layout, n_rows: int, n_updates: int, frames: bool = True) -> np
     "layout", [Layout(3, 4, 1), Layout(2, 3, 3), Layout(0, 3, 3), Layout(0, 3, 1), Layout(4, 0, 0)], ids=str
 )
 def test_frames_are_orthonormal_and_standard_normal(layout: Layout) -> None:
-    """Orthonormal before the radius; then a row's globals with any one local are exactly standard normal."""
-    stream = AntitheticStream(Gaussian(), 3, layout, np.dtype(float), np)
+    """Orthogonal before each row's factor; a row is exactly standard normal in all its coordinates together."""
+    n_heads = layout.n_global
+    stream = AntitheticStream(Gaussian(), 3, layout.dim, n_heads, np.dtype(float), np)
     rows = np.random.default_rng(0).normal(size=(8, layout.dim))
-    stream._orthogonalize(rows)
-    d_z = layout.n_global
-    for n in range(max(1, layout.n_local)):
-        own = rows[:, layout.block_slice(n)] if layout.n_local else rows[:, :0]
-        both = np.hstack([rows[:, :d_z], own])
-        np.testing.assert_allclose(both.T @ both, np.eye(both.shape[1]), atol=1e-12)
+
+    class UnitRadius:
+        @staticmethod
+        def standard_gamma(shape: float, size: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+            return np.full(size, 0.5)
+
+    if n_heads:
+        stream._orthogonalize(rows, UnitRadius())
+        q, others = rows[:, :n_heads], rows[:, n_heads:]
+        np.testing.assert_allclose(q.T @ q, np.eye(n_heads), atol=1e-12)
+        projected = others * np.sqrt(1 - (q**2).sum(axis=1, keepdims=True))
+        np.testing.assert_allclose(q.T @ projected, 0, atol=1e-12)
 
     draws = draw(layout, 8, 1500)
     for k in range(layout.dim):
@@ -391,25 +398,24 @@ def test_frames_are_orthonormal_and_standard_normal(layout: Layout) -> None:
     np.testing.assert_allclose(flat.mean(axis=0), 0, atol=5 / math.sqrt(n))
     np.testing.assert_allclose((flat**2).mean(axis=0), 1, atol=5 * math.sqrt(2 / n))
     np.testing.assert_allclose((flat**4).mean(axis=0), 3, atol=5 * math.sqrt(96 / n))
-    own = flat[:, layout.block_slice(1)] if layout.n_local else flat[:, :0]
-    both = np.hstack([flat[:, :d_z], own])
+    both = flat
     np.testing.assert_allclose(both.T @ both / n, np.eye(both.shape[1]), atol=5 * math.sqrt(2 / n))
-    squares = (
-        np.hstack([draws[:, 0, :d_z], draws[:, 0, layout.block_slice(1)] if layout.n_local else draws[:, 0, :0]]) ** 2
-    ).sum(axis=1)
+    squares = (draws[:, 0] ** 2).sum(axis=1)
     assert stats.kstest(squares, stats.chi2(both.shape[1]).cdf).pvalue > 1e-4
 
 
 def test_draws_depend_on_the_seed_and_the_update_alone() -> None:
     layout = Layout(2, 3, 1)
-    stream, again = (AntitheticStream(Gaussian(), 5, layout, np.dtype(float), np) for _ in range(2))
+    stream, again = (
+        AntitheticStream(Gaussian(), 5, layout.dim, layout.n_global, np.dtype(float), np) for _ in range(2)
+    )
     first = [stream.draw(i, 8, frames=True) for i in range(4)]
     for i in (3, 0, 2):
         np.testing.assert_array_equal(again.draw(i, 8, frames=True), first[i])
     assert not np.any(first[0] == first[1])
     plain = draw(layout, 6, 1000, frames=False)
     assert stats.kstest(plain[:, 0, 0], "norm").pvalue > 1e-4
-    other = AntitheticStream(Gaussian(), 6, layout, np.dtype(float), np)
+    other = AntitheticStream(Gaussian(), 6, layout.dim, layout.n_global, np.dtype(float), np)
     assert not np.any(other.draw(0, 8, frames=True) == first[0])
 
 

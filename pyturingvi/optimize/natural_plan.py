@@ -121,7 +121,7 @@ class PlanState:
     best_error: float = 0.0
     rise: float = math.nan  # of the ELBO over the last window, with its error
     rise_error: float = math.nan
-    flat: float = 0  # legs in a row without a rise beyond its noise
+    flat: float = 0  # legs in a row without a rise that is worth more
     converged: float = 0
 
 
@@ -264,17 +264,19 @@ class NaturalPlan:
         s.rise_error = math.sqrt(late[:, 2].sum() + early[:, 2].sum()) / window
         if s.rise_error > 1 + math.sqrt(self.dim) / 4:  # far from anything that noise of this size could hide
             return True
-        s.flat = s.flat + 1 if s.rise < 2 * s.rise_error else 0
-        if s.flat:
-            return self.is_last_stage and s.flat < 2  # once may be chance
+        ended = s.rise < 2 * s.rise_error
         if not self.is_last_stage:
-            return s.rise > 4 * _WORTH
-        # a rise that shrinks geometrically from window to window has a known sum
-        before = float(early[:, 1].mean() - rows[-3 * window : -2 * window, 1].mean())
+            return not ended and s.rise > 4 * _WORTH
+        s.flat = s.flat + 1 if ended or self._little_is_left(rows, window) else 0
+        return s.flat < (2 if ended else 4)  # once may be chance
+
+    def _little_is_left(self, rows: np.ndarray, window: int) -> bool:
+        """Whether the rise shrinks geometrically from window to window, to a sum that is not worth going on for."""
+        s = self.state
+        early = rows[-2 * window : -window, 1].mean()
+        before = float(early - rows[-3 * window : -2 * window, 1].mean())
         shrinks = before - s.rise - 2 * s.rise_error
-        if window < 3 or shrinks <= 0 or s.rise < 0.3 * before:
-            return True
-        return s.rise**2 / shrinks > _WORTH
+        return bool(window >= 3 and shrinks > 0 and s.rise >= 0.3 * before and s.rise**2 / shrinks < _WORTH)
 
     def _begin_anneal(self, done: int) -> None:
         """Let the rate fall until the steps' noise costs little: at rate 1/k it costs `tr S / (4 k)` nats."""
