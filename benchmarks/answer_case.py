@@ -59,8 +59,8 @@ def adam_ms(problem: str, engine: str, seconds: float) -> dict[str, float]:
     return {name: min(update_times(run, seconds / 2, clock=clock)) for name, clock in clocks.items()}
 
 
-def with_elbo(problem: str, fit: Any, figures: dict[str, Any]) -> dict[str, Any]:
-    draws = DRAWS[size_of(problem)]
+def with_elbo(problem: str, fit: Any, figures: dict[str, Any], share: int = 1) -> dict[str, Any]:
+    draws = DRAWS[size_of(problem)] // share
     elbo, error = elbo_of(fit, draws)
     return {**figures, "elbo": elbo, "std_error": error, "draws": draws}
 
@@ -80,7 +80,8 @@ def answer(problem: str, a: argparse.Namespace) -> list[dict[str, Any]]:
 
 def seeds(problem: str, a: argparse.Namespace) -> list[dict[str, Any]]:
     """The default fit from each seed."""
-    return [{"seed": s, **with_elbo(problem, *timed_fit(problem, a.engine, seed=s))} for s in range(a.seeds)]
+    fits = (timed_fit(problem, a.engine, seed=seed) for seed in range(a.seeds))
+    return [{"seed": seed, **with_elbo(problem, *fit, share=4)} for seed, fit in enumerate(fits)]
 
 
 def reference(problem: str, a: argparse.Namespace) -> list[dict[str, Any]]:

@@ -191,6 +191,13 @@ def test_the_peers_own_best_decides_how_long_they_took():
     assert found["elbo"] == pytest.approx(0.0, abs=1e-9)
 
 
+def test_time_spent_twice_counts_once():
+    from answer_peers import covered
+
+    assert covered([(0.0, 1.0), (5.0, 9.0), (6.0, 7.0), (8.0, 10.0), (0.5, 1.5)]) == 6.5
+    assert covered([]) == 0.0
+
+
 # ---- the script ---------------------------------------------------------------------------------------------
 def test_a_case_that_fails_is_told_and_leaves_no_row(monkeypatch, capsys):
     import time_to_answer
