@@ -8,7 +8,7 @@ module PyTuringVI
 
 using Base.Cartesian: @nexprs, @ntuple
 using ChainRulesCore: ChainRulesCore, NoTangent, @thunk, unthunk
-using LinearAlgebra: LinearAlgebra
+using LinearAlgebra: LinearAlgebra, BLAS, LAPACK, dot
 using Optimisers: Optimisers
 using PrecompileTools: @compile_workload, @setup_workload
 using Random: AbstractRNG, Xoshiro, rand!, randexp!, randn!
@@ -34,6 +34,7 @@ include("families/scale_product.jl")
 include("families/mean_field.jl")
 include("families/full_rank.jl")
 include("families/structured.jl")
+include("families/natural.jl")
 include("optimize/noise.jl")
 include("optimize/schedules.jl")
 include("optimize/averaging.jl")
@@ -41,6 +42,7 @@ include("optimize/objective.jl")
 include("optimize/operators.jl")
 include("optimize/rules.jl")
 include("optimize/loop.jl")
+include("optimize/natural_gradient.jl")
 include("nuts.jl")
 include("bridge.jl")
 include("precompile.jl")

@@ -113,6 +113,88 @@ end
 """Gradients (d x M) of the log density at the last points."""
 slopes_of_session(session::Session) = in_memory(session.run.workspace.slopes)
 
+# ---- natural gradients ----------------------------------------------------------------------------------------------
+"""A run of natural gradient steps, with its ELBO estimate and the seed behind both."""
+mutable struct NaturalSession{R<:NaturalRun}
+    const run::R
+    const seed::String
+    estimate::Union{Nothing,ElboEstimate}
+end
+
+"""
+    start_natural_session(model, family; vectors, dtype, device, seed, ...) -> NaturalSession
+
+# Arguments
+- `vectors`: address of the flat parameters, of the standardized form, and after them the velocity; both are updated in
+  place, and may be changed between two calls.
+- `done`, `count`: updates that were made before, and since the velocity was last 0.
+- `noise`: address of the user's draws (d x noise_rows x n_iterations), or nothing for those of the seed.
+"""
+function start_natural_session(
+    model::Model, family::Family; vectors::Int, seed::String, dtype::String="float64", device::String="cpu",
+    done::Int=0, count::Int=0, noise::Union{Nothing,Int}=nothing, noise_rows::Int=0, n_iterations::Int=0,
+)
+    device == "cpu" || throw(
+        ArgumentError("natural gradients run on the CPU only in Julia; use device=\"cpu\", or engine=\"numpy\" for a GPU."),
+    )
+    T = dtype == "float32" ? Float32 : Float64
+    d, p = dim(model.layout), n_params(family, model.layout)
+    flat, velocity = (memory(T, vectors + k * p * sizeof(T), p) for k in 0:1)
+    objective = Objective(model, family)
+    draws = if isnothing(noise)
+        PairedNoise(family.base, seed, objective.pattern, T)
+    else
+        GivenNoise(memory(Float64, noise, d, noise_rows, n_iterations), flat)
+    end
+    return NaturalSession(NaturalRun(objective, draws, flat, velocity; done, count), seed, nothing)
+end
+
+"""
+    advance_natural!(session; last, seconds, ...) -> (; done, finite, count, stats)
+
+Make updates up to number `last` or for some seconds: see `Leg` and `advance!`. `stats` is 5 x updates. `count=0` forgets
+the velocity.
+"""
+function advance_natural!(
+    session::NaturalSession; last::Int, seconds::Float64, rate::Float64, momentum::Float64, trust::Float64,
+    n_samples::Int, frames::Bool, anneal_from::Int=-1, count::Int=session.run.count,
+)
+    run = session.run
+    run.count = count
+    count == 0 && fill!(run.velocity, 0)
+    (; finite, stats) = advance!(run, Leg(rate, momentum, trust, anneal_from), last, seconds; n_samples, frames)
+    return (; run.done, finite, run.count, stats)
+end
+
+session_done(session::NaturalSession) = session.run.done
+
+"""
+Go on for some seconds with an estimate of the ELBO from `n` independent draws, or start it anew; the number of draws so
+far.
+"""
+function estimate_session!(session::NaturalSession, n::Int, anew::Bool, seconds::Float64)
+    run = session.run
+    if isnothing(session.estimate) || length(session.estimate.values) != n
+        session.estimate = ElboEstimate(run.objective, n, run.flat)
+    end
+    estimate = session.estimate
+    anew && (estimate.done = 0)
+    stop = time_ns() + round(UInt64, 1e9 * seconds)
+    while estimate.done < n
+        add_weights_piece!(estimate, run.objective, run.flat, session.seed, run.done)
+        time_ns() >= stop && break
+    end
+    return estimate.done
+end
+
+"""The ELBO from the draws so far, its standard error, and the standard deviation of `log p - log q` of a draw."""
+function elbo_of_session(session::NaturalSession)
+    value, std_error, deviation = weights_result(session.estimate, session.run.objective, session.run.flat)
+    return (; value, std_error, deviation)
+end
+
+slopes_of_session(session::NaturalSession) = first(session.run.buffers.slopes)
+
 # ---- memory ---------------------------------------------------------------------------------------------------------
 const MOST_GARBAGE = 16 << 20  # bytes
 const IN_USE = Ref(0)  # bytes, after the last collection here

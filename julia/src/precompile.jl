@@ -16,6 +16,20 @@
         end
         for model in models, family in (MeanField(), Structured(), FullRank())
             d, p = dim(model.layout), n_params(family, model.layout)
+            natural = zeros(p, 2)
+            natural[d .+ diagonal(ScalePattern(family, model.layout)), 1] .= 0.1
+            GC.@preserve natural begin
+                session = start_natural_session(
+                    model, family; vectors=address(natural), dtype="float64", device="cpu", seed="1", done=0, count=0,
+                    noise=nothing, noise_rows=0, n_iterations=0,
+                )
+                advance_natural!(
+                    session; last=1, seconds=0.1, rate=0.01, momentum=0.9, trust=0.5, n_samples=2, frames=false,
+                    anneal_from=-1,
+                )
+                estimate_session!(session, 4, true, 0.1)
+                elbo_of_session(session)
+            end
             # the proximal rule for the synthetic experiment, Adam for all
             rules = (adam(nothing; beta1=0.9, beta2=0.999, epsilon=1e-8), sgd(ProximalEntropy()))
             for rule in rules[1:(model isa IsotropicGaussian ? 2 : 1)]

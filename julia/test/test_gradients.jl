@@ -195,3 +195,22 @@ end
         @test isequal(P.fast_exp.(T[-Inf, Inf, NaN, -1000, 1000]), T[0, Inf, NaN, 0, Inf])
     end
 end
+
+@testset "density and gradient in one pass are those of two: $(nameof(typeof(model))) $(P.dim(model.layout)) $T" for
+    model in [
+            MODELS...,
+            P.ItemResponse(random_signs(9, 257)),
+            P.ItemResponse(random_signs(1300, 300)),  # more factors than one logarithm takes
+            P.ItemResponse(random_signs(1300, 5; missing_share=0.05)),
+            P.StochasticVolatility(random_returns(3, 150)),
+            P.RobustPoisson(Matrix(random_points(MODELS[1], 700)'), ones(700), zeros(700)),
+        ],
+        T in (Float64, Float32)
+
+    points = T.(random_points(model, 11))
+    values, slopes, buffers = in_place(model, points)
+    both, its_slopes = fill(NaN, 11), fill(T(NaN), size(points))
+    P.log_density_and_gradient!(both, its_slopes, model, points, buffers)
+    @test both ≈ values rtol = 8 * eps(T)
+    @test its_slopes == slopes
+end

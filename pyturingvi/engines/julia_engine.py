@@ -9,10 +9,12 @@ import numpy as np
 
 from pyturingvi.bridge.runtime import Runtime, start_julia
 from pyturingvi.engines.base import Engine
+from pyturingvi.engines.julia_natural import JuliaNaturalStepper
 from pyturingvi.errors import EngineError
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.loop import Stepper, StopWithin, describe_divergence, run_loop
 from pyturingvi.optimize.monitor import Outcome, RunMonitor, Snapshot
+from pyturingvi.optimize.natural_loop import run_natural
 from pyturingvi.settings import Settings
 from pyturingvi.support.array_namespace import address_of
 
@@ -51,6 +53,14 @@ class JuliaEngine(Engine):
         monitor: RunMonitor,
         stop_within: StopWithin | None = None,
     ) -> Outcome:
+        if settings.optimizer.ends_by_itself:
+            natural = JuliaNaturalStepper(self.runtime, model, settings, noise)
+            try:
+                return run_natural(natural, model, settings, initial, noise is not None, monitor)
+            finally:
+                natural.close()
+        assert settings.n_samples is not None
+        assert settings.n_iterations is not None
         stepper = JuliaStepper(self.runtime, model, settings, initial, noise, monitor, stop_within)
         try:
             return run_loop(stepper, monitor)

@@ -17,8 +17,8 @@ def obstacle(engine: str, model: Model, settings: Settings) -> str | None:
     if engine not in model.engines:
         return model.description
     if engine == "julia":
-        if settings.optimizer.ends_by_itself:
-            return "tv.NaturalGradient"
+        if settings.optimizer.ends_by_itself and settings.device != "cpu":
+            return "natural gradients on a GPU"
         # a parent's `to_julia` would run the parent in place of what was passed
         for part in settings.parts:
             if not defines(part, "to_julia"):

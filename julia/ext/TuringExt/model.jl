@@ -131,6 +131,12 @@ function PyTuringVI.log_density_gradient!(slopes::AbstractMatrix, model::TuringM
     return slopes
 end
 
+function PyTuringVI.log_density_and_gradient!(
+    values::AbstractVector, slopes::AbstractMatrix, model::TuringModel, points::AbstractMatrix, _
+)
+    return values_and_slopes!(values, slopes, model, points)
+end
+
 """Log densities, unless `values` is nothing, and gradients of all columns."""
 function values_and_slopes!(values, slopes::AbstractMatrix, model::TuringModel, points::AbstractMatrix)
     check_rows(model, points)

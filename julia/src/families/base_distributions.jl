@@ -2,6 +2,25 @@
 
 abstract type BaseDistribution end
 
+"""
+    base_score(base, u)
+
+`psi(u) = -d/du log density`, whose mean square is the `location_information` and whose `E (psi(u) u - 1)^2` is the
+`scale_information`.
+"""
+function base_score end
+function location_information end
+function scale_information end
+
+"""Sum of the log densities of some coordinates, in Float64."""
+function sum_base_logpdf(base::BaseDistribution, u::AbstractVector)
+    total = 0.0
+    @inbounds @simd for i in eachindex(u)
+        total += Float64(base_logpdf(base, u[i]))
+    end
+    return total
+end
+
 """Standard normal, kurtosis 3."""
 struct Gaussian <: BaseDistribution end
 
@@ -9,6 +28,9 @@ kurtosis(::Gaussian) = 3.0
 base_entropy(::Gaussian) = (log(2π) + 1) / 2
 fill_noise!(rng::AbstractRNG, ::Gaussian, out::AbstractArray{Float64}) = randn!(rng, out)
 base_logpdf(::Gaussian, u::T) where {T<:Real} = -(u * u + T(log(2π))) / 2
+base_score(::Gaussian, u::Real) = u
+location_information(::Gaussian) = 1.0
+scale_information(::Gaussian) = 2.0
 
 """Laplace with scale 1/sqrt(2), hence variance 1; kurtosis 6."""
 struct Laplace <: BaseDistribution end
@@ -16,6 +38,9 @@ struct Laplace <: BaseDistribution end
 kurtosis(::Laplace) = 6.0
 base_entropy(::Laplace) = 1 + log(2) / 2
 base_logpdf(::Laplace, u::T) where {T<:Real} = -T(sqrt(2)) * abs(u) - T(log(2) / 2)
+base_score(::Laplace, u::T) where {T<:Real} = T(sqrt(2)) * sign(u)
+location_information(::Laplace) = 2.0
+scale_information(::Laplace) = 1.0
 
 function fill_noise!(rng::AbstractRNG, ::Laplace, out::AbstractArray{Float64})
     # a difference of two unit exponentials is Laplace with scale 1
@@ -45,10 +70,28 @@ function base_entropy(base::StudentT)
     return half + log(nu) / 2 + logbeta(nu / 2, 0.5) + log(unit_scale(base))
 end
 
+log_peak(base::StudentT) = -(logbeta(base.nu / 2, 0.5) + log(base.nu) / 2 + log(unit_scale(base)))
+
 function base_logpdf(base::StudentT, u::T) where {T<:Real}
     nu, scale = base.nu, unit_scale(base)
-    constant = -(logbeta(nu / 2, 0.5) + log(nu) / 2 + log(scale))
-    return T(constant) - T((nu + 1) / 2) * log1p((u / T(scale))^2 / T(nu))
+    return T(log_peak(base)) - T((nu + 1) / 2) * log1p((u / T(scale))^2 / T(nu))
+end
+
+base_score(base::StudentT, u::T) where {T<:Real} = T(base.nu + 1) * u / (T(base.nu - 2) + u * u)
+location_information(base::StudentT) = (base.nu + 1) / (base.nu + 3) / unit_scale(base)^2
+scale_information(base::StudentT) = 2 * base.nu / (base.nu + 3)
+
+function sum_base_logpdf(base::StudentT, u::AbstractVector)
+    # the constant once, and one logarithm for eight factors
+    shrink, total, factors = 1 / (base.nu - 2), 0.0, 1.0
+    for (i, x) in enumerate(u)
+        factors *= 1 + shrink * abs2(Float64(x))
+        if i % 8 == 0
+            total += log(factors)
+            factors = 1.0
+        end
+    end
+    return length(u) * log_peak(base) - (base.nu + 1) / 2 * (total + log(factors))
 end
 
 function fill_noise!(rng::AbstractRNG, base::StudentT, out::AbstractArray{Float64})

@@ -146,9 +146,13 @@ end
 tiles(rows) = ((top, min(top + TILE_ROWS - 1, last(rows))) for top in first(rows):TILE_ROWS:last(rows))
 
 # ---- blocks -----------------------------------------------------------------------------------------------------
+# `start` is the number of entries of `c` (or of `out`) before the blocks: 0 where the blocks stand alone.
+
 """Add to `out` the blocks of C times U."""
-function add_block_mul!(out::AbstractMatrix, pattern::ScalePattern, c::AbstractVector, U::AbstractMatrix)
-    k, start = pattern.n_dense, block_start(pattern)
+function add_block_mul!(
+    out::AbstractMatrix, pattern::ScalePattern, c::AbstractVector, U::AbstractMatrix, start::Int=block_start(pattern)
+)
+    k = pattern.n_dense
     @inbounds if pattern.block_dim == 1
         for m in axes(U, 2)
             @simd ivdep for n in 1:(pattern.n_blocks)
@@ -156,8 +160,8 @@ function add_block_mul!(out::AbstractMatrix, pattern::ScalePattern, c::AbstractV
             end
         end
     else
-        each_block_entry(pattern) do place, row, column
-            for m in axes(U, 2)
+        for m in axes(U, 2)
+            each_block_entry(pattern, start) do place, row, column
                 @inbounds out[row, m] += c[place] * U[column, m]
             end
         end
@@ -167,39 +171,55 @@ end
 
 """Write the gradient of the blocks' entries into `out`."""
 function block_pullback!(out::AbstractVector, pattern::ScalePattern, G::AbstractMatrix, U::AbstractMatrix)
-    k, start = pattern.n_dense, block_start(pattern)
+    fill!(view(out, (block_start(pattern) + 1):length(out)), 0)
+    return add_block_pullback!(out, pattern, G, U)
+end
+
+"""Add the gradient of the blocks' entries to `out`."""
+function add_block_pullback!(
+    out::AbstractVector, pattern::ScalePattern, G::AbstractMatrix, U::AbstractMatrix, start::Int=block_start(pattern)
+)
+    k = pattern.n_dense
     @inbounds if pattern.block_dim == 1
         for m in axes(U, 2)
-            m == 1 && fill!(view(out, (start + 1):(start + pattern.n_blocks)), 0)
             @simd ivdep for n in 1:(pattern.n_blocks)
                 out[start + n] += G[k + n, m] * U[k + n, m]
             end
         end
     else
-        each_block_entry(pattern) do place, row, column
-            total = zero(eltype(out))
-            for m in axes(U, 2)
-                @inbounds total += G[row, m] * U[column, m]
+        for m in axes(U, 2)
+            each_block_entry(pattern, start) do place, row, column
+                @inbounds out[place] += G[row, m] * U[column, m]
             end
-            @inbounds out[place] = total
         end
     end
     return out
 end
 
 """Add to `out` the transposed blocks of C times G."""
-function add_block_adjoint_mul!(out::AbstractMatrix, pattern::ScalePattern, c::AbstractVector, G::AbstractMatrix)
-    each_block_entry(pattern) do place, row, column
+function add_block_adjoint_mul!(
+    out::AbstractMatrix, pattern::ScalePattern, c::AbstractVector, G::AbstractMatrix, start::Int=block_start(pattern)
+)
+    k = pattern.n_dense
+    @inbounds if pattern.block_dim == 1
         for m in axes(G, 2)
-            @inbounds out[column, m] += c[place] * G[row, m]
+            @simd ivdep for n in 1:(pattern.n_blocks)
+                out[k + n, m] += c[start + n] * G[k + n, m]
+            end
+        end
+    else
+        for m in axes(G, 2)
+            each_block_entry(pattern, start) do place, row, column
+                @inbounds out[column, m] += c[place] * G[row, m]
+            end
         end
     end
     return out
 end
 
 """Call `visit(place, row, column)` for each nonzero in the blocks, in CSC order."""
-@inline function each_block_entry(visit, pattern::ScalePattern)
-    b, place, corner = pattern.block_dim, block_start(pattern), pattern.n_dense
+@inline function each_block_entry(visit, pattern::ScalePattern, start::Int)
+    b, place, corner = pattern.block_dim, start, pattern.n_dense
     for _ in 1:(pattern.n_blocks)
         for column in 1:b, row in column:b
             place += 1

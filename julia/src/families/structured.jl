@@ -11,6 +11,10 @@ end
 
 Structured(base::BaseDistribution=Gaussian(); standardized::Bool=true) = Structured(base, standardized)
 
+"""Whether the border multiplies z itself rather than its noise."""
+is_direct(::Family) = false
+is_direct(family::Structured) = !family.standardized
+
 scale_shape(::Structured, layout::Layout) = (layout.n_global, layout.n_local, layout.local_dim)
 
 function transform(family::Structured, layout::Layout, pattern::ScalePattern, flat::AbstractVector, U::AbstractMatrix)

@@ -37,6 +37,17 @@ function log_density_gradient!(slopes::AbstractMatrix, model::Model, points::Abs
     return copyto!(slopes, only(Zygote.gradient(x -> sum(log_density(model, x)), points)))
 end
 
+"""
+    log_density_and_gradient!(values, slopes, model, points, scratch)
+
+Both at once: a model may have one pass for the two.
+"""
+function log_density_and_gradient!(values, slopes::AbstractMatrix, model::Model, points::AbstractMatrix, scratch)
+    log_density!(values, model, points, scratch)
+    log_density_gradient!(slopes, model, points, scratch)
+    return nothing
+end
+
 function check_size(model::Model, points::AbstractMatrix, results_fit::Bool)
     size(points, 1) == dim(model.layout) && results_fit ||
         throw(DimensionMismatch("points must have $(dim(model.layout)) rows and results the size of points"))

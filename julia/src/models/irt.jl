@@ -69,7 +69,7 @@ function log_density!(
         fill!(buffers.ability_moments, 0.0)
         signed_sums!(buffers.ability_moments, nothing, signs, points, rows, group, buffers)
         for (p, m) in enumerate(group)
-            buffers.by_panels[p] && (values[m] += signed_logits(buffers, p))
+            buffers.by_panels[p] && (values[m] += signed_logits(buffers, p) + centre_logits(buffers, p))
         end
     end
     return values
@@ -78,6 +78,15 @@ end
 function log_density_gradient!(
     slopes::StridedMatrix{T}, model::HostItemResponse, points::StridedMatrix{T}, buffers::ResponseBuffers{T}
 ) where {T}
+    log_density_and_gradient!(nothing, slopes, model, points, buffers)
+    return slopes
+end
+
+function log_density_and_gradient!(
+    values::Union{Nothing,AbstractVector}, slopes::StridedMatrix{T}, model::HostItemResponse, points::StridedMatrix{T},
+    buffers::ResponseBuffers{T},
+) where {T}
+    with_values = Val(!isnothing(values))
     signs, rows = parent(model.signs), local_range(model.layout)
     check_size(model, points, size(slopes) == size(points))
     for first in 1:GROUP_POINTS:size(points, 2)
@@ -92,23 +101,30 @@ function log_density_gradient!(
             alpha_slopes .= .-alpha
             panels = panels_of(buffers, half_gamma, alpha)
             buffers.by_panels[p] = panels.n > 0
-            if panels.n > 0
+            cells = if panels.n > 0
                 moments .= buffers.right_minus_wrong
-                panel_gradient!(
-                    alpha_slopes, moments, ability_moments, panels, buffers.panels, half_gamma, half_centre, alpha
+                -panel_gradient!(
+                    alpha_slopes, moments, ability_moments, panels, buffers.panels, half_gamma, half_centre, alpha,
+                    with_values,
                 )
             else
-                cells_gradient!(alpha_slopes, moments, ability_moments, signs, alpha, half_gamma, half_centre, buffers)
+                cells_gradient!(
+                    alpha_slopes, moments, ability_moments, signs, alpha, half_gamma, half_centre, buffers, with_values
+                )
             end
+            isnothing(values) && continue
+            values[m] = cells + log_prior(model, points, m)
+            panels.n > 0 && (values[m] -= signed_logits(buffers, p))  # of the moments without their terms in the signs
         end
         if any(view(buffers.by_panels, eachindex(group)))
             signed_sums!(buffers.ability_moments, slopes, signs, points, rows, group, buffers)
         end
         for (p, m) in enumerate(group)
             global_slopes!(slopes, points, m, buffers, p)
+            isnothing(values) || !buffers.by_panels[p] || (values[m] += signed_logits(buffers, p) + centre_logits(buffers, p))
         end
     end
-    return slopes
+    return nothing
 end
 
 """Half discriminations and half intercepts of a group of points."""
@@ -127,15 +143,9 @@ half_logit(buffers::ResponseBuffers, points::AbstractMatrix, rows::UnitRange{Int
 panels_of(buffers::ResponseBuffers, half_gamma::AbstractVector, alpha::AbstractVector) =
     buffers.complete ? Panels(half_gamma, alpha) : Panels(0.0, 1.0, 0)
 
-"""`sum s h` of a point of a complete table."""
-function signed_logits(buffers::ResponseBuffers, p::Int)
-    total = 0.0
-    @inbounds for k in axes(buffers.half_gamma, 1)
-        total += buffers.half_gamma[k, p] * buffers.ability_moments[k, p]
-        total += buffers.half_centre[k, p] * buffers.right_minus_wrong[k]
-    end
-    return total
-end
+"""What the ability moments add to a point's logits: with `centre_logits`, `sum s h` of a complete table."""
+signed_logits(buffers::ResponseBuffers, p::Int) = dot(view(buffers.half_gamma, :, p), view(buffers.ability_moments, :, p))
+centre_logits(buffers::ResponseBuffers, p::Int) = dot(view(buffers.half_centre, :, p), buffers.right_minus_wrong)
 
 """Log density of one point's variables before any response is seen."""
 function log_prior(model::HostItemResponse, points::AbstractMatrix, m::Int)

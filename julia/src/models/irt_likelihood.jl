@@ -103,9 +103,10 @@ function sum_logs!(product::Vector)
 end
 
 """
-    cells_gradient!(slopes, moments, ability_moments, signs, alpha, half_gamma, half_centre, buffers)
+    cells_gradient!(slopes, moments, ability_moments, signs, alpha, half_gamma, half_centre, buffers, with_value)
 
-Add `sum_k half_gamma_k (s - tanh(h))` to the J slopes of one point and its moments to the K others, cell by cell.
+Add `sum_k half_gamma_k (s - tanh(h))` to the J slopes of one point and its moments to the K others, cell by cell. The log
+likelihood, or 0 unless `with_value` is `Val(true)`.
 """
 function cells_gradient!(
     slopes::AbstractVector,
@@ -116,28 +117,38 @@ function cells_gradient!(
     half_gamma::AbstractVector,
     half_centre::AbstractVector,
     buffers::ResponseBuffers{T},
-) where {T}
-    (; ability, slope) = buffers
+    with_value::Val{V},
+) where {T,V}
+    (; ability, slope, product) = buffers
+    total, factors = 0.0, 0
+    V && fill!(product, one(T))
     for start in 0:BLOCK_STUDENTS:(length(alpha) - 1)
         count = min(BLOCK_STUDENTS, length(alpha) - start)
         copyto!(ability, 1, alpha, start + 1, count)
         copyto!(slope, 1, slopes, start + 1, count)
         for k in eachindex(half_gamma)
-            moment, ability_moment =
-                item_gradient!(slope, signs, start, k, ability, count, T(half_gamma[k]), T(half_centre[k]))
+            g, c = T(half_gamma[k]), T(half_centre[k])
+            moment, ability_moment, value = item_gradient!(slope, product, signs, start, k, ability, count, g, c, with_value)
             moments[k] += moment
             ability_moments[k] += ability_moment
+            V || continue
+            total += value
+            factors += 1
+            if factors == max_factors(T)
+                total -= sum_logs!(product)
+                factors = 0
+            end
         end
         copyto!(slopes, start + 1, slope, 1, count)
     end
-    return nothing
+    return V ? total - sum_logs!(product) : total
 end
 
 function item_gradient!(
-    slope::Vector{T}, signs::Matrix{Int8}, start::Int, k::Int, ability::Vector{T}, count::Int,
-    half_gamma::T, half_centre::T,
-) where {T}
-    moment = ability_moment = zero(T)
+    slope::Vector{T}, product::Vector{T}, signs::Matrix{Int8}, start::Int, k::Int, ability::Vector{T}, count::Int,
+    half_gamma::T, half_centre::T, ::Val{V},
+) where {T,V}
+    moment = ability_moment = value = zero(T)
     @inbounds @simd ivdep for i in 1:count
         s = T(signs[start + i, k])
         h = muladd(half_gamma, ability[i], half_centre)
@@ -146,8 +157,12 @@ function item_gradient!(
         slope[i] = muladd(half_gamma, pull, slope[i])
         moment += pull
         ability_moment += ability[i] * pull
+        if V
+            product[i] *= muladd(abs(s), e, one(T))
+            value += s * h - abs(s * h)
+        end
     end
-    return Float64(moment), Float64(ability_moment)
+    return Float64(moment), Float64(ability_moment), Float64(value)
 end
 
 """

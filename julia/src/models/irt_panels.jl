@@ -98,10 +98,10 @@ function panel_value(
 end
 
 """
-    panel_gradient!(slopes, moments, ability_moments, panels, buffers, half_gamma, half_centre, alpha)
+    panel_gradient!(slopes, moments, ability_moments, panels, buffers, half_gamma, half_centre, alpha, with_value)
 
 Subtract `sum_k half_gamma_k tanh(h)` from the J slopes, `sum_j tanh(h)` from the K moments, and `sum_j alpha_j tanh(h)`
-from the K ability moments of one point.
+from the K ability moments of one point. The `panel_value`, or 0 unless `with_value` is `Val(true)`.
 """
 function panel_gradient!(
     slopes::AbstractVector,
@@ -112,17 +112,30 @@ function panel_gradient!(
     half_gamma::AbstractVector,
     half_centre::AbstractVector,
     alpha::AbstractVector,
-)
+    with_value::Val{V},
+) where {V}
     n_nodes = prepare_nodes!(buffers, panels, alpha)
+    total, factors = 0.0, 0
     @inbounds for start in 0:BLOCK_NODES:(n_nodes - 1)
         count = min(BLOCK_NODES, n_nodes - start)
         for i in (start + 1):(start + count)
-            buffers.at_nodes[i] = 0.0
+            buffers.at_nodes[i], buffers.products[i] = 0.0, 1.0
         end
         for k in eachindex(half_gamma)
-            moment, ability_moment = node_moments!(buffers, start, count, half_gamma[k], half_centre[k])
+            moment, ability_moment, value =
+                node_moments!(buffers, start, count, half_gamma[k], half_centre[k], with_value)
             moments[k] -= moment
             ability_moments[k] -= ability_moment
+            V || continue
+            total += value
+            factors += 1
+            if factors == MAX_FACTORS_64 || k == lastindex(half_gamma)
+                for i in (start + 1):(start + count)
+                    total += buffers.weights[i] * log(buffers.products[i])
+                    buffers.products[i] = 1.0
+                end
+                factors = 0
+            end
         end
     end
     interpolate!(buffers, panels)
@@ -135,7 +148,7 @@ function panel_gradient!(
         end
         slopes[j] -= value
     end
-    return nothing
+    return total
 end
 
 """
@@ -198,10 +211,15 @@ end
     return nothing
 end
 
-"""Weighted sums of tanh(h) over a block of nodes for one item; adds `half_gamma tanh(h)` to the values at the nodes."""
-function node_moments!(buffers::PanelBuffers, start::Int, count::Int, half_gamma::Float64, half_centre::Float64)
-    (; nodes, weights, ability_weights, at_nodes) = buffers
-    moment = ability_moment = 0.0
+"""
+Weighted sums of tanh(h) over a block of nodes for one item, plain and times the ability; adds `half_gamma tanh(h)` to the
+values at the nodes. With `Val(true)` the weighted sum of |h| too, and factors `1 + exp(-2|h|)` into the products.
+"""
+function node_moments!(
+    buffers::PanelBuffers, start::Int, count::Int, half_gamma::Float64, half_centre::Float64, ::Val{V}
+) where {V}
+    (; nodes, weights, ability_weights, at_nodes, products) = buffers
+    moment = ability_moment = magnitude = 0.0
     @inbounds @simd ivdep for i in (start + 1):(start + count)
         h = muladd(half_gamma, nodes[i], half_centre)
         e = fast_exp(-2 * abs(h))
@@ -209,8 +227,12 @@ function node_moments!(buffers::PanelBuffers, start::Int, count::Int, half_gamma
         at_nodes[i] = muladd(half_gamma, tanh_h, at_nodes[i])
         moment += weights[i] * tanh_h
         ability_moment += ability_weights[i] * tanh_h
+        if V
+            magnitude += weights[i] * abs(h)
+            products[i] *= 1 + e
+        end
     end
-    return moment, ability_moment
+    return moment, ability_moment, magnitude
 end
 
 """Weighted sum of log(2 cosh h) over a block of nodes and all items: `|h| + log(1 + exp(-2|h|))`, one log for many."""

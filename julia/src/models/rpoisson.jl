@@ -80,21 +80,34 @@ end
 function log_density_gradient!(
     slopes::StridedMatrix{T}, model::RobustPoisson{<:Matrix}, points::StridedMatrix{T}, scratch::PoissonScratch{T}
 ) where {T<:Union{Float32,Float64}}
+    log_density_and_gradient!(nothing, slopes, model, points, scratch)
+    return slopes
+end
+
+function log_density_and_gradient!(
+    values::Union{Nothing,AbstractVector}, slopes::StridedMatrix{T}, model::RobustPoisson{<:Matrix},
+    points::StridedMatrix{T}, scratch::PoissonScratch{T},
+) where {T<:Union{Float32,Float64}}
     n, p = size(model.X)
     residual, X, y, offset = scratch
-    prior!(nothing, slopes, model, points)
+    isnothing(values) || fill!(values, model.constant)
+    prior!(values, slopes, model, points)
     for top in 1:POISSON_ROWS:n, m in axes(points, 2)
         rows = top:min(top + POISSON_ROWS - 1, n)
         residuals!(residual, X, offset, points, rows, m)
         precision = exp(-2 * points[3, m])
-        squares, total = zero(T), zero(T)
+        squares, total, poisson = zero(T), zero(T), zero(T)
         @inbounds @simd for k in eachindex(rows)
             r = residual[k]
             place = 4 + p + top - 1 + k
             squares += r * r
             total += r
-            slopes[place, m] = y[top - 1 + k] - fast_exp(points[place, m]) - precision * r
+            eta = points[place, m]
+            rate = fast_exp(eta)
+            slopes[place, m] = y[top - 1 + k] - rate - precision * r
+            isnothing(values) || (poisson += eta * y[top - 1 + k] - rate)
         end
+        isnothing(values) || (values[m] += poisson - Float64(squares) * exp(-2 * Float64(points[3, m])) / 2)
         slopes[3, m] += precision * squares
         slopes[4, m] += precision * total
         @inbounds for j in 1:p
@@ -105,7 +118,7 @@ function log_density_gradient!(
             slopes[4 + j, m] += precision * dot
         end
     end
-    return slopes
+    return nothing
 end
 
 """Write `eta - X beta - alpha - offset` of point m for the given rows into `residual`."""

@@ -110,6 +110,14 @@ end
 function log_density_gradient!(
     slopes::StridedMatrix{T}, model::HostVolatility, points::StridedMatrix{T}, buffers::VolatilityBuffers{T}
 ) where {T}
+    log_density_and_gradient!(nothing, slopes, model, points, buffers)
+    return slopes
+end
+
+function log_density_and_gradient!(
+    values::Union{Nothing,AbstractVector}, slopes::StridedMatrix{T}, model::HostVolatility, points::StridedMatrix{T},
+    buffers::VolatilityBuffers{T},
+) where {T}
     check_size(model, points, size(slopes) == size(points))
     D, n_times = size(model.returns)
     rows = local_range(model.layout)
@@ -119,6 +127,7 @@ function log_density_gradient!(
         fill!(buffers.sums, 0.0)
         y, out = view(points, rows, m), view(slopes, rows, m)
         observed_slopes!(out, buffers.half_squares, y)
+        squares = 0.0
         for start in 0:BLOCK_TIMES:(n_times - 1)
             count = min(BLOCK_TIMES, n_times - start)
             innovate!(buffers, y, start, count)
@@ -126,13 +135,19 @@ function log_density_gradient!(
             pull!(buffers, count)
             add_sums!(buffers, start, count)
             add_pulled!(out, buffers, start, count)
+            if !isnothing(values)
+                for i in 1:D
+                    squares += sum_squares(buffers.white, i, count)
+                end
+            end
         end
+        isnothing(values) || (values[m] = global_density(model, buffers.z) - squares / 2 - observed(buffers.half_squares, y))
         global_slopes!(buffers, n_times)
         for k in eachindex(buffers.slopes)
             slopes[k, m] = buffers.slopes[k]
         end
     end
-    return slopes
+    return nothing
 end
 
 """Read one point's globals, and fill `factor`, `remainder` and `whiten`: not finite where L is singular."""

@@ -1,0 +1,257 @@
+# A family's members as a matrix group: what natural gradients are in its coordinates, and steps along them.
+#
+# The scale matrices of a pattern are closed under products. A step is `m + C a` and `C E(K)`, with K of C's pattern and
+# `E(K) = I + K + B^2/2`, where B is K without the border; in these coordinates the Fisher matrix is constant, and diagonal
+# (Lin, Nielsen, Khan and Schmidt, 2021; Tan, 2021).
+
+"""
+    Unpacked{T}(pattern)
+
+Flat parameters `[m; C]`, or a step `[a; K]`, with the dense columns as a `d x n_dense` matrix that BLAS can read: zero
+above the diagonal. `blocks` are the packed lower triangles behind it, in CSC order.
+"""
+struct Unpacked{T}
+    location::Vector{T}
+    dense::Matrix{T}
+    blocks::Vector{T}
+end
+
+function Unpacked{T}(pattern::ScalePattern) where {T}
+    d, n = pattern.dim, pattern.n_dense
+    return Unpacked(zeros(T, d), zeros(T, d, n), zeros(T, n_nonzeros(pattern) - block_start(pattern)))
+end
+
+parts(u::Unpacked) = u.location, u.dense, u.blocks
+clear!(u::Unpacked{T}) where {T} = map(part -> fill!(part, zero(T)), parts(u))
+
+function unpack!(u::Unpacked, pattern::ScalePattern, flat::AbstractVector)
+    d, start = pattern.dim, block_start(pattern)
+    copyto!(u.location, 1, flat, 1, d)
+    for j in 1:(pattern.n_dense)
+        copyto!(u.dense, (j - 1) * d + j, flat, d + pattern.colptr[j], d - j + 1)
+    end
+    copyto!(u.blocks, 1, flat, d + start + 1, length(u.blocks))
+    return u
+end
+
+function pack!(flat::AbstractVector, pattern::ScalePattern, u::Unpacked)
+    d, start = pattern.dim, block_start(pattern)
+    copyto!(flat, 1, u.location, 1, d)
+    for j in 1:(pattern.n_dense)
+        copyto!(flat, d + pattern.colptr[j], u.dense, (j - 1) * d + j, d - j + 1)
+    end
+    copyto!(flat, d + start + 1, u.blocks, 1, length(u.blocks))
+    return flat
+end
+
+# ---- products with many draws ---------------------------------------------------------------------------------------
+# Dense columns go to BLAS a panel at a time, from the panel's first row down: half the work where all of C is dense.
+
+const PANEL_COLUMNS = 128
+
+function each_panel(visit, pattern::ScalePattern, bottom::Int=pattern.dim)
+    n = pattern.n_dense
+    for first in 1:PANEL_COLUMNS:n
+        visit(first:min(first + PANEL_COLUMNS - 1, n), first:bottom)
+    end
+    return nothing
+end
+
+"""Add `C U` to `out`."""
+function add_scale_mul!(out::AbstractMatrix{T}, pattern::ScalePattern, C::Unpacked{T}, U::AbstractMatrix{T}) where {T}
+    each_panel(pattern) do columns, rows
+        @views BLAS.gemm!('N', 'N', one(T), C.dense[rows, columns], U[columns, :], one(T), out[rows, :])
+    end
+    return add_block_mul!(out, pattern, C.blocks, U, 0)
+end
+
+"""Add `C' G` to `out`."""
+function add_scale_adjoint_mul!(
+    out::AbstractMatrix{T}, pattern::ScalePattern, C::Unpacked{T}, G::AbstractMatrix{T}
+) where {T}
+    each_panel(pattern) do columns, rows
+        @views BLAS.gemm!('T', 'N', one(T), C.dense[rows, columns], G[rows, :], one(T), out[columns, :])
+    end
+    return add_block_adjoint_mul!(out, pattern, C.blocks, G, 0)
+end
+
+"""Add `pattern(H U')` to the scale of `out`; what stands above the diagonal is then no zero until `normalize!`."""
+function add_outer!(out::Unpacked{T}, pattern::ScalePattern, H::AbstractMatrix{T}, U::AbstractMatrix{T}) where {T}
+    each_panel(pattern) do columns, rows
+        @views BLAS.gemm!('N', 'T', one(T), H[rows, :], U[columns, :], one(T), out.dense[rows, columns])
+    end
+    add_block_pullback!(out.blocks, pattern, H, U, 0)
+    return out
+end
+
+# ---- the Fisher metric ----------------------------------------------------------------------------------------------
+"""Call `visit(k, entries...)` for each of the d diagonal entries, the k-th of an array of each scale."""
+@inline function each_diagonal(visit, pattern::ScalePattern, scales::Unpacked...)
+    d, n, start = pattern.dim, pattern.n_dense, block_start(pattern)
+    dense, blocks = map(u -> u.dense, scales), map(u -> u.blocks, scales)
+    for j in 1:n
+        visit((j - 1) * d + j, dense...)
+    end
+    for j in (n + 1):d
+        visit(pattern.colptr[j] - start, blocks...)
+    end
+    return nothing
+end
+
+"""`sum log|C_ii|`."""
+function log_abs_det(C::Unpacked, pattern::ScalePattern)
+    total = Ref(0.0)
+    each_diagonal((k, c) -> total[] += log(abs(Float64(c[k]))), pattern, C)
+    return total[]
+end
+
+"""Sums over M draws of h and of `pattern(h u')` become the natural gradient: the mean over the base's information."""
+function normalize!(t::Unpacked{T}, pattern::ScalePattern, base::BaseDistribution, M::Int) where {T}
+    below, on = location_information(base), scale_information(base)
+    for j in 2:(pattern.n_dense)
+        fill!(view(t.dense, 1:(j - 1), j), zero(T))
+    end
+    map(part -> part .*= T(1 / (M * below)), parts(t))
+    each_diagonal((k, entries) -> entries[k] *= T(below / on), pattern, t)
+    return t
+end
+
+"""Inner product of two steps: the base's information on location and scale weighs their entries."""
+function fisher_inner(s::Unpacked, t::Unpacked, pattern::ScalePattern, base::BaseDistribution)
+    below, on = location_information(base), scale_information(base)
+    plain = sum(map((a, b) -> Float64(BLAS.dot(length(a), a, 1, b, 1)), parts(s), parts(t)))
+    total = Ref(below * plain)
+    each_diagonal((k, a, b) -> total[] += (on - below) * Float64(a[k]) * Float64(b[k]), pattern, s, t)
+    return total[]
+end
+
+# ---- steps ----------------------------------------------------------------------------------------------------------
+"""
+    bound_step!(step, velocity, pattern, rate, trust, factors) -> share of blocks cut short, NaN if not finite
+
+Write `rate * velocity` into `step`, each block cut to norm `trust`: the globals, and each local with its border row.
+`factors` is a buffer of length d.
+"""
+function bound_step!(
+    step::Unpacked{T}, velocity::Unpacked{T}, pattern::ScalePattern, rate::T, trust::T, factors::Vector{T}
+) where {T}
+    n, b = pattern.n_dense, pattern.block_dim
+    row_squares!(factors, velocity, pattern)
+    n_cut, finite, last = 0, true, 0
+    for block in (n > 0 ? 0 : 1):(pattern.n_blocks)
+        first, last = last + 1, last + (block == 0 ? n : b)
+        total = zero(T)
+        @inbounds for i in first:last
+            total += factors[i]
+        end
+        norm = rate * sqrt(total)
+        n_cut += norm > trust
+        finite &= isfinite(norm)
+        @inbounds for i in first:last
+            factors[i] = norm > trust ? rate * (trust / norm) : rate
+        end
+    end
+    finite || return NaN
+    step.location .= factors .* velocity.location
+    step.dense .= factors .* velocity.dense
+    if b == 1
+        step.blocks .= view(factors, (n + 1):(pattern.dim)) .* velocity.blocks
+    else
+        each_block_entry(pattern, 0) do place, row, column
+            @inbounds step.blocks[place] = factors[row] * velocity.blocks[place]
+        end
+    end
+    return n_cut / (pattern.n_blocks + (n > 0))
+end
+
+"""Sum of squares of a step's entries in each row, of its location's too."""
+function row_squares!(out::Vector, step::Unpacked, pattern::ScalePattern)
+    n = pattern.n_dense
+    out .= abs2.(step.location)
+    @inbounds for j in 1:n
+        @simd ivdep for i in j:(pattern.dim)
+            out[i] += abs2(step.dense[i, j])
+        end
+    end
+    if pattern.block_dim == 1
+        view(out, (n + 1):(pattern.dim)) .+= abs2.(step.blocks)
+    else
+        each_block_entry(pattern, 0) do place, row, column
+            @inbounds out[row] += abs2(step.blocks[place])
+        end
+    end
+    return out
+end
+
+"""Whether the diagonal of C after a step is finite and not 0."""
+function keeps_diagonal(C::Unpacked, step::Unpacked, pattern::ScalePattern)
+    kept = Ref(true)
+    each_diagonal(pattern, C, step) do k, c, change
+        new = c[k] * (1 + change[k] + change[k]^2 / 2)
+        kept[] &= isfinite(new) && new != 0
+    end
+    return kept[]
+end
+
+"""
+    retract!(C, step, spare, pattern)
+
+Move the member C of the family along a step: `m + C a` and `C (I + K + B^2/2)`. `spare` is overwritten.
+"""
+function retract!(C::Unpacked{T}, step::Unpacked{T}, spare::Unpacked{T}, pattern::ScalePattern) where {T}
+    n, d = pattern.n_dense, pattern.dim
+    column(v) = reshape(v, d, 1)
+    copyto!(spare.location, C.location)
+    add_scale_mul!(column(spare.location), pattern, C, column(step.location))
+    copyto!(C.location, spare.location)
+    if n > 0
+        z, y = 1:n, (n + 1):d
+        change = view(spare.dense, z, :)  # E - I = K + K^2/2, then C_zz (E - I)
+        copyto!(change, view(step.dense, z, :))
+        lower_mul!(view(step.dense, z, :), change, pattern)
+        change .= view(step.dense, z, :) .+ change ./ 2
+        if n < d
+            @views BLAS.gemm!('N', 'N', one(T), C.dense[y, :], change, zero(T), spare.dense[y, :])
+            add_block_mul!(spare.dense, pattern, C.blocks, step.dense, 0)
+        end
+        lower_mul!(view(C.dense, z, :), change, pattern)
+        C.dense .+= spare.dense
+    end
+    retract_blocks!(C.blocks, step.blocks, spare.blocks, pattern)
+    return C
+end
+
+"""`B <- A B` of lower triangular matrices, of order `n_dense`."""
+function lower_mul!(A::AbstractMatrix{T}, B::AbstractMatrix{T}, pattern::ScalePattern) where {T}
+    each_panel(pattern, pattern.n_dense) do columns, rows
+        @views BLAS.trmm!('L', 'L', 'N', 'N', one(T), A[rows, rows], B[rows, columns])
+    end
+    return B
+end
+
+function retract_blocks!(c::Vector{T}, k::Vector{T}, change::Vector{T}, pattern::ScalePattern) where {T}
+    b = pattern.block_dim
+    if b <= 1  # without blocks there is nothing
+        c .*= 1 .+ k .+ k .* k ./ 2
+        return c
+    end
+    size, entry = b * (b + 1) ÷ 2, (row, column) -> (column - 1) * b - column * (column - 1) ÷ 2 + row
+    @inbounds for start in 0:size:(length(c) - 1)
+        for column in 1:b, row in column:b
+            square = zero(T)
+            for middle in column:row
+                square += k[start + entry(row, middle)] * k[start + entry(middle, column)]
+            end
+            change[start + entry(row, column)] = k[start + entry(row, column)] + square / 2
+        end
+        # column by column: what is read of C stands in this column's own entry, or in later columns
+        for column in 1:b, row in column:b
+            total = zero(T)
+            for middle in column:row
+                total += c[start + entry(row, middle)] * change[start + entry(middle, column)]
+            end
+            c[start + entry(row, column)] += total
+        end
+    end
+    return c
+end

@@ -1,0 +1,112 @@
+"""Natural gradients with `engine="julia"`: the NumPy engine's steps, and the same promises about runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pyturingvi as tv
+from pyturingvi.errors import EngineError
+
+pytestmark = pytest.mark.julia
+FAMILIES = [tv.MeanField(), tv.Structured(), tv.Structured(standardized=False), tv.FullRank()]
+BASES: list[Any] = ["gaussian", "laplace", ("student_t", 8)]
+
+
+def fit(model: tv.models.Model, family: Any = "structured", **changes: Any) -> tv.Fit:
+    settings: dict[str, Any] = {"optimizer": tv.NaturalGradient(), "engine": "julia", "progress": False}
+    return tv.fit(model, family, **{**settings, **changes})
+
+
+def both(model: tv.models.Model, family: Any, **settings: Any) -> tuple[tv.Fit, tv.Fit]:
+    found, expected = (fit(model, family, engine=name, **settings) for name in ("julia", "numpy"))
+    assert (found.engine, expected.engine) == ("julia", "numpy")
+    assert (found.status, found.n_updates) == (expected.status, expected.n_updates)
+    return found, expected
+
+
+def larger_models() -> dict[str, tv.models.Model]:
+    """Where Julia's loops go in pieces: several tiles of rows, panels of abilities, blocks of times."""
+    table = np.random.default_rng(11)
+    x = table.normal(size=(700, 3))
+    answers = (table.uniform(size=(300, 6)) < 0.6).astype(float)
+    return {
+        "poisson": tv.models.RobustPoisson(x, table.poisson(np.exp(x @ [0.3, -0.2, 0.1]))),
+        "irt": tv.models.ItemResponse(answers),
+        "volatility": tv.models.StochasticVolatility(0.1 * table.normal(size=(90, 3))),
+    }
+
+
+# ---- the same numbers as the NumPy engine -----------------------------------------------------------------
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: repr(family)[:40])
+def test_the_same_noise_leads_to_the_same_parameters(
+    bundled_model: tv.models.Model, family: tv.families.Family
+) -> None:
+    noise = np.random.default_rng(2).standard_normal((20, 24, bundled_model.dim))
+    settings: dict[str, Any] = {"optimizer": tv.NaturalGradient(rate=0.1), "noise": noise, "n_iterations": 20}
+    found, expected = both(bundled_model, family, n_samples=24, **settings)
+    assert found.n_updates == 20
+    np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-10 * abs(expected.params).max())
+
+
+@pytest.mark.parametrize("name", ["poisson", "irt", "volatility"])
+def test_so_it_does_in_pieces(name: str) -> None:
+    model = larger_models()[name]
+    noise = np.random.default_rng(3).standard_normal((20, 60, model.dim))
+    settings: dict[str, Any] = {"optimizer": tv.NaturalGradient(rate=0.1), "noise": noise, "n_iterations": 20}
+    found, expected = both(model, "structured", n_samples=60, **settings)
+    np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-10 * abs(expected.params).max())
+
+
+@pytest.mark.parametrize("base", BASES, ids=str)
+def test_every_base_and_float32(irt: tv.models.Model, base: Any) -> None:
+    noise = np.random.default_rng(4).laplace(scale=np.sqrt(0.5), size=(20, 24, irt.dim))
+    settings: dict[str, Any] = {"optimizer": tv.NaturalGradient(rate=0.1), "noise": noise, "n_iterations": 20}
+    family = tv.Structured(base=base)
+    found, expected = both(irt, family, n_samples=24, **settings)
+    np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-10 * abs(expected.params).max())
+    single = fit(irt, family, n_samples=24, dtype="float32", **settings)
+    np.testing.assert_allclose(single.params, expected.params, rtol=0, atol=1e-3 * abs(expected.params).max())
+    assert not np.array_equal(single.params, found.params)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: repr(family)[:40])
+def test_own_noise_ends_at_the_same_elbo(poisson: tv.models.Model, family: tv.families.Family) -> None:
+    found, expected = (fit(poisson, family, engine=name, elbo_samples=8192) for name in ("julia", "numpy"))
+    assert found.status == expected.status == "converged"
+    last, wanted = found.elbo.iloc[-1], expected.elbo.iloc[-1]
+    # the noise that the steps leave may cost a tenth of a nat
+    assert abs(last.elbo - wanted.elbo) < 4 * np.hypot(last.std_error, wanted.std_error) + 0.2
+    # the reported value is that of the reported parameters, estimated again from draws and densities in Python
+    draws = found.sample_unconstrained(8192, seed=3)
+    values = poisson.log_density(draws) - found.log_q(draws)
+    error = values.std() / np.sqrt(values.size)
+    assert abs(values.mean() - last.elbo) < 4 * np.hypot(error, last.std_error)
+
+
+# ---- runs -------------------------------------------------------------------------------------------------
+def test_the_seed_gives_the_same_fit_again_and_another_gives_another(bundled_model: tv.models.Model) -> None:
+    one, two, other = (fit(bundled_model, seed=seed, n_iterations=100) for seed in (5, 5, 10**30))
+    np.testing.assert_array_equal(one.params, two.params)
+    assert not np.array_equal(one.params, other.params)
+
+
+@pytest.mark.parametrize("family", FAMILIES[1:3], ids=lambda family: repr(family)[:40])
+def test_a_stopped_run_resumes_to_the_numbers_of_an_uninterrupted_one(
+    poisson: tv.models.Model, tmp_path: Path, family: tv.families.Family
+) -> None:
+    whole = fit(poisson, family)
+    stopped = fit(poisson, family, checkpoint=tmp_path / "run.npz", callback=lambda i, e: i >= whole.n_updates // 2)
+    assert stopped.status == "interrupted"
+    assert stopped.n_updates < whole.n_updates
+    resumed = fit(poisson, family, checkpoint=tmp_path / "run.npz")
+    assert (resumed.status, resumed.n_updates) == (whole.status, whole.n_updates)
+    np.testing.assert_array_equal(resumed.params, whole.params)
+
+
+def test_julia_refuses_a_gpu(poisson: tv.models.Model) -> None:
+    with pytest.raises(EngineError, match=r"engine='julia' cannot run natural gradients on a GPU; use engine='numpy'"):
+        fit(poisson, device="cuda")
