@@ -196,22 +196,20 @@ end
     end
 end
 
-"""Frames of draws, and the lengths that they were given."""
+"""Frames of draws, and what they were multiplied by."""
 function frames_of(layout, m, seed)
     noise = P.PairedNoise(P.Gaussian(), seed, P.ScalePattern(P.Structured(), layout), Float64)
     P.prepare!(noise, 2 * m, true)
-    return copy(P.draw!(noise, 0)), copy(noise.frames.lengths)
+    return copy(P.draw!(noise, 0)), copy(noise.frames.lengths), copy(noise.frames.shares)
 end
 
-@testset "frames are orthonormal before their lengths: $layout" for layout in NATURAL_LAYOUTS
-    d_z, d_y = layout.n_global, layout.local_dim
-    for m in (d_z + d_y, 3 * (d_z + d_y) + 1)
-        U, lengths = frames_of(layout, m, "8")
-        frame = U ./ lengths'
-        for n in 1:max(1, layout.n_local)
-            rows = [1:d_z; (d_z + (n - 1) * d_y + 1):(d_z + n * d_y)]
-            @test frame[rows, :] * frame[rows, :]' ≈ I atol = 1e-10
-        end
+@testset "frames are orthogonal before their factors: $layout" for layout in filter(l -> l.n_global > 0, NATURAL_LAYOUTS)
+    n = layout.n_global
+    for m in (n + 1, 4 * n)
+        U, lengths, shares = frames_of(layout, m, "8")
+        heads, others = U[1:n, :] ./ lengths', U[(n + 1):end, :] .* shares'
+        @test heads * heads' ≈ I atol = 1e-10
+        @test others * heads' ≈ zeros(size(others, 1), n) atol = 1e-10
     end
 end
 
@@ -224,7 +222,7 @@ end
         @test within(draws[i, :] .^ 2, 1, 3)
         @test within(draws[i, :] .^ 4, 3, 105)
     end
-    for (i, j) in [(1, 2), (1, 3), (2, 4), (3, 4), (5, 6)]  # globals among themselves, with a local, and a local
+    for i in 1:6, j in 1:(i - 1)
         @test within(draws[i, :] .* draws[j, :], 0, 1)
         @test within((draws[i, :] .* draws[j, :]) .^ 2, 1, 9)
     end
@@ -238,7 +236,7 @@ end
 @testset "frames are refused where they cannot be" begin
     pattern = P.ScalePattern(P.Structured(), P.Layout(2, 3, 2))
     @test_throws ArgumentError P.prepare!(P.PairedNoise(P.Laplace(), "1", pattern, Float64), 20, true)
-    @test_throws ArgumentError P.prepare!(P.PairedNoise(P.Gaussian(), "1", pattern, Float64), 6, true)
+    @test_throws ArgumentError P.prepare!(P.PairedNoise(P.Gaussian(), "1", pattern, Float64), 4, true)
     @test P.n_draws(P.prepare!(P.PairedNoise(P.Gaussian(), "1", pattern, Float64), 8, true)) == 8
 end
 

@@ -1,5 +1,5 @@
 # Base noise of a run: every draw is a function of the seed and its place, so any run can be taken up anywhere.
-# Natural gradients take pairs (u, -u), if asked for in frames: with the globals' noise and each local's orthogonal to it.
+# Natural gradients take pairs (u, -u), if asked for in frames.
 
 const BLOCK_BYTES = 4 << 20
 const BLOCK_ROWS = 256
@@ -80,20 +80,20 @@ function draw!(given::GivenNoise, iteration::Int)
 end
 
 # ---- pairs of opposite draws, and frames ----------------------------------------------------------------------------
-"""What `make_frames!` overwrites: the globals' part, its product with the locals', and a number or block a local."""
+"""What `make_frames!` overwrites: the heads, their product with the others, and two numbers a draw."""
 struct FrameBuffers
     heads::Matrix{Float64}
     products::Matrix{Float64}
-    gram::Vector{Float64}
     lengths::Vector{Float64}
+    shares::Vector{Float64}
 end
 
 """
     PairedNoise(base, seed, pattern, T)
 
 Draws that stand for themselves and their opposites: `draw!` gives d x M/2, after `prepare!` has said M. With frames
-(Gaussian base only) the draws of the globals and of each local together, before each draw gets a length of its own, are
-orthogonal columns of one norm; each single draw remains a standard normal one.
+(Gaussian base only) the heads, the coordinates of C's dense columns, are orthogonal to each other over the draws, and the
+others to them, but for a factor that each draw has of its own: so each single draw remains a standard normal one.
 """
 mutable struct PairedNoise{B<:BaseDistribution,T,P<:ScalePattern}
     const base::B
@@ -130,14 +130,13 @@ function prepare!(noise::PairedNoise{B,T}, n_samples::Int, frames::Bool) where {
         noise.rounded = rounded_like(noise.draws, T)
         noise.frames = nothing
     end
-    if !frames
+    n = pattern.n_dense
+    if !frames || n == 0
         noise.frames = nothing
     elseif isnothing(noise.frames)
-        n, least = pattern.n_dense, pattern.n_dense + pattern.block_dim
         noise.base isa Gaussian || throw(ArgumentError("frames are for a Gaussian base."))
-        m >= least || throw(ArgumentError("frames need n_samples of at least $(2 * least), got $n_samples."))
-        triangles = n_nonzeros(pattern) - block_start(pattern)
-        sizes = (n, m), (pattern.dim - n, n), (triangles,), (m,)
+        m > n || throw(ArgumentError("frames need n_samples of at least $(2 * (n + 1)), got $n_samples."))
+        sizes = (n, m), (pattern.dim - n, n), (m,), (m,)
         noise.frames = FrameBuffers((Array{Float64}(undef, size) for size in sizes)...)
     end
     return noise
@@ -147,7 +146,7 @@ end
 function draw!(noise::PairedNoise, iteration::Int)
     rng = generator(noise.seed, GRADIENT_STREAM, iteration)
     fill_noise!(rng, noise.base, noise.draws)
-    isnothing(noise.frames) || make_frames!(noise.draws, rng, noise.pattern, noise.frames)
+    isnothing(noise.frames) || make_frames!(noise.draws, rng, noise.frames)
     return noise.rounded === noise.draws ? noise.draws : copyto!(noise.rounded, noise.draws)
 end
 
@@ -157,23 +156,20 @@ n_draws(noise::GivenNoise) = size(noise.noise, 2)
 prepare!(noise::GivenNoise, ::Int, ::Bool) = noise
 
 """Make frames of normal draws U (d x m), in place; `rng` gives the lengths."""
-function make_frames!(U::Matrix{Float64}, rng::AbstractRNG, pattern::ScalePattern, buffers::FrameBuffers)
-    (; heads, products, gram, lengths) = buffers
-    n = pattern.n_dense
-    tails = view(U, (n + 1):(pattern.dim), :)
-    if n > 0
-        orthonormal_rows!(copyto!(heads, view(U, 1:n, :)))
-        copyto!(view(U, 1:n, :), heads)
-        BLAS.gemm!('N', 'T', 1.0, tails, heads, 0.0, products)
-        BLAS.gemm!('N', 'N', -1.0, products, heads, 1.0, tails)
+function make_frames!(U::Matrix{Float64}, rng::AbstractRNG, buffers::FrameBuffers)
+    (; heads, products, lengths, shares) = buffers
+    n, m = size(heads)
+    z, y = view(U, 1:n, :), view(U, (n + 1):size(U, 1), :)
+    orthonormal_rows!(copyto!(heads, z))
+    BLAS.gemm!('N', 'T', 1.0, y, heads, 0.0, products)
+    BLAS.gemm!('N', 'N', -1.0, products, heads, 1.0, y)
+    for k in 1:m
+        lengths[k] = rand_chi(rng, m)
+        # given the heads, the projected draw k of the others has this variance
+        shares[k] = sqrt(1 - sum(abs2, view(heads, :, k)))
     end
-    add_block_pullback!(fill!(gram, 0), pattern, U, U, 0)
-    invert_factors!(gram, pattern.block_dim)
-    for k in axes(U, 2)
-        lengths[k] = rand_chi(rng, size(U, 2))
-    end
-    whiten_blocks!(U, gram, pattern)
-    U .*= transpose(lengths)
+    y ./= transpose(shares)
+    z .= heads .* transpose(lengths)
     return U
 end
 
@@ -184,43 +180,6 @@ function orthonormal_rows!(A::Matrix{Float64})
     LAPACK.orglq!(A, tau)
     A .*= signs
     return A
-end
-
-"""Packed symmetric blocks become their Cholesky factors, with the inverse of the diagonal in its place."""
-function invert_factors!(gram::Vector{Float64}, b::Int)
-    isempty(gram) && return gram
-    size, entry = b * (b + 1) ÷ 2, (row, column) -> (column - 1) * b - column * (column - 1) ÷ 2 + row
-    for start in 0:size:(length(gram) - 1), column in 1:b
-        for row in column:b
-            total = gram[start + entry(row, column)]
-            for k in 1:(column - 1)
-                total -= gram[start + entry(row, k)] * gram[start + entry(column, k)]
-            end
-            gram[start + entry(row, column)] = row == column ? 1 / sqrt(total) : total * gram[start + entry(column, column)]
-        end
-    end
-    return gram
-end
-
-"""Solve each block's triangular system, given as `invert_factors!` leaves it, for the block's rows of every column."""
-function whiten_blocks!(U::Matrix{Float64}, factors::Vector{Float64}, pattern::ScalePattern)
-    n, b = pattern.n_dense, pattern.block_dim
-    @inbounds for m in axes(U, 2)
-        if b == 1
-            @simd ivdep for k in 1:(pattern.n_blocks)
-                U[n + k, m] *= factors[k]
-            end
-        else
-            each_block_entry(pattern, 0) do place, row, column
-                if row == column
-                    U[row, m] *= factors[place]
-                else
-                    U[row, m] -= factors[place] * U[column, m]
-                end
-            end
-        end
-    end
-    return U
 end
 
 """The length of a standard normal vector of dimension n, by Marsaglia and Tsang's gamma (2000)."""
