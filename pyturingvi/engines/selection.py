@@ -17,7 +17,7 @@ def obstacle(engine: str, model: Model, settings: Settings) -> str | None:
     if engine not in model.engines:
         return model.description
     if engine == "julia":
-        if settings.optimizer.ends_by_itself and settings.device != "cpu":
+        if settings.optimizer.ends_by_itself and settings.device != "cpu" and settings.device in model.devices:
             return "natural gradients on a GPU"
         # a parent's `to_julia` would run the parent in place of what was passed
         for part in settings.parts:
