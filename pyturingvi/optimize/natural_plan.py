@@ -196,6 +196,8 @@ class NaturalPlan:
             return self._set_back(done)
         m = self.draws[int(s.stage)].n_samples
         mean, squared_error = float(rows[:, 0].mean()), float(rows[:, 1].mean()) / (m * len(rows))
+        if len(rows) > 1 and np.isfinite(rows[:, 0]).all():  # draws in pairs and frames are not independent
+            squared_error = max(squared_error, float(rows[:, 0].var(ddof=1)) / len(rows))
         others = [float(np.nanmean(column)) if np.isfinite(column).any() else 0.0 for column in rows[:, 2:].T]
         self.history.append((done, mean, squared_error, *others))
         if self.fixed:
@@ -209,11 +211,13 @@ class NaturalPlan:
         if mean > s.best:
             s.best, s.best_error, verdict = mean, error, "best"
         if s.phase == ANNEAL:
+            if done >= s.anneal_from + s.anneal_length and self._still_pays():
+                s.anneal_length = min(1.5 * s.anneal_length, _LONGEST_ANNEAL * 5)
             s.converged = float(done >= s.anneal_from + s.anneal_length)
             return "converged" if s.converged else verdict
         draws = self.draws[int(s.stage)]
         if s.rate < draws.rate and len([row for row in self.history[-_RECOVERY:] if row[0] > s.since]) == _RECOVERY:
-            s.rate, s.since = min(draws.rate, 1.5 * s.rate), done
+            s.rate = min(draws.rate, 1.1 * s.rate)
         if others[2] > 0.05 and verdict == "best":
             s.trust = min(2 * s.trust, 16 * self._first_trust)
         if not self._still_rises(draws):
@@ -277,6 +281,14 @@ class NaturalPlan:
         before = float(early - rows[-3 * window : -2 * window, 1].mean())
         shrinks = before - s.rise - 2 * s.rise_error
         return bool(window >= 3 and shrinks > 0 and s.rise >= 0.3 * before and s.rise**2 / shrinks < _WORTH)
+
+    def _still_pays(self) -> bool:
+        """Whether the ELBO rose over the last third of the averaging: noise had hidden what was left of the climb."""
+        rows = np.array([row[:3] for row in self.history if row[0] > self.state.anneal_from])
+        window = len(rows) // 3
+        late, early = rows[-window:], rows[-2 * window : -window]
+        rise = float(late[:, 1].mean() - early[:, 1].mean())
+        return window > 0 and rise > max(_WORTH, 2 * math.sqrt(late[:, 2].sum() + early[:, 2].sum()) / window)
 
     def _begin_anneal(self, done: int) -> None:
         """Let the rate fall until the steps' noise costs little: at rate 1/k it costs `tr S / (4 k)` nats."""
