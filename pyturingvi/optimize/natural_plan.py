@@ -22,7 +22,7 @@ CAP = 20_000  # updates after which a run ends in any case
 _LEG = 5
 _MOST_SETBACKS = 20
 _FIRST_RATE = 0.5
-_NOISE_LEFT = 0.15  # nats that the noise of the steps may cost in the end
+_NOISE_LEFT = 0.1  # nats that the noise of the steps may cost in the end
 _WORTH = 0.8  # nats to be had yet that are worth going on for
 _HUGE = 1e100  # an ELBO beyond is that of parameters on their way to infinity
 _RECOVERY = 6  # legs without a setback after which the rate rises again
@@ -297,7 +297,7 @@ class NaturalPlan:
         noise = max(0.0, float((recent[:, 4] - np.maximum(recent[:, 3], 0)).mean()))
         s.phase, s.anneal_from = ANNEAL, done
         spread = math.sqrt(self.draws[int(s.stage)].n_samples * _LEG * float(recent[:, 2].mean()))
-        costs = max(_NOISE_LEFT, 0.01 * spread)
+        costs = max(_NOISE_LEFT, 0.005 * spread)
         s.anneal_length = math.ceil(min(_LONGEST_ANNEAL, max(4 * _LEG, noise / (4 * costs))))
 
     # ---- checkpoints --------------------------------------------------------------------------------------
