@@ -16,7 +16,7 @@ from pyturingvi.families import Family, FullRank, MeanField, Structured
 from pyturingvi.families.base_distributions import BaseDistribution, Gaussian, Laplace, StudentT
 from pyturingvi.layout import Layout
 from pyturingvi.optimize.natural_gradient import NaturalGradientState
-from pyturingvi.optimize.natural_plan import NaturalPlan, choose_draws, stages_of
+from pyturingvi.optimize.natural_plan import ANNEAL, NaturalPlan, choose_draws, stages_of
 from pyturingvi.optimize.noise import AntitheticStream
 from pyturingvi.support.parallel import Workers
 
@@ -583,3 +583,12 @@ def test_draws_come_in_pairs_and_frames_have_rows_for_their_columns(family: Fami
             columns = layout.n_global + layout.local_dim if family.name == "structured" else layout.dim
             assert not draws.frames or draws.n_samples // 2 >= columns
             assert choose_draws(family, layout, n_samples, 0.07).rate == 0.07
+
+
+def test_a_short_averaging_ends_without_a_warning() -> None:
+    """Two legs of ten updates: too few to ask whether it still pays."""
+    plan = NaturalPlan(tv.MeanField(), Layout(16, 1961, 1), warm=True, rate=None, momentum=0.9, n_samples=None)
+    plan.state.phase, plan.state.anneal_from, plan.state.anneal_length = ANNEAL, 0, 20
+    rows = np.tile([-5.0, 1.0, 0.0, 1.0, 0.0], (10, 1))
+    verdicts = [plan.finish_leg(done, rows, broke=False) for done in (10, 20)]
+    assert verdicts == ["best", "converged"]

@@ -35,9 +35,9 @@ class NaturalCoordinates(ABC):
         self.bound = bound
         base = bound.base
         # what a class inherits speaks of its parent's density
-        own = [name if defines(base, name) else None for name in ("score", "information")]
-        self.score = base.score if own[0] else BaseDistribution.score.__get__(base)
-        information = base.information if own[1] else information_of(base.log_density, self.score)
+        self.score = base.score if defines(base, "score") else BaseDistribution.score.__get__(base)
+        own = defines(base, "information")
+        information = base.information if own else information_of(base.log_density, self.score)
         self.location_information: float = information[0]
         self.scale_information: float = information[1]
         if not all(0 < value < math.inf for value in information):

@@ -80,11 +80,12 @@ def stages_of(family: Family, layout: Layout, warm: bool) -> list[Family]:
     kind = type(family)
     if kind not in (MeanField, Structured, FullRank):
         return [family]
-    smaller = [MeanField(), *([Structured()] if kind is FullRank and layout.n_local else [])]
+    smaller: list[Family] = [] if kind is MeanField else [MeanField()]
+    if kind is FullRank and layout.n_local:
+        smaller.append(Structured())
     if type(family.base_distribution) is not Gaussian:
-        # the best fit to a Gaussian posterior is the same for every base
-        return [*(smaller if kind is not MeanField else []), kind(), family]
-    return [*(smaller if kind is not MeanField else []), family]
+        smaller.append(kind())  # the best fit to a Gaussian posterior is the same for every base
+    return [*smaller, family]
 
 
 @dataclass
@@ -160,6 +161,11 @@ class NaturalPlan:
         return self.stages[int(self.state.stage)]
 
     @property
+    def present(self) -> Draws:
+        """How the present stage draws."""
+        return self.draws[int(self.state.stage)]
+
+    @property
     def is_last_stage(self) -> bool:
         return int(self.state.stage) == len(self.stages) - 1
 
@@ -172,7 +178,7 @@ class NaturalPlan:
 
     def next_leg(self) -> Leg:
         """Settings of the leg at hand."""
-        s, draws = self.state, self.draws[int(self.state.stage)]
+        s, draws = self.state, self.present
         length = _LEG if draws.n_samples >= 64 else 2 * _LEG
         last = int(s.leg_from) + length
         momentum = min(self.momentum, max(0.0, 1 - s.rate))
@@ -187,15 +193,14 @@ class NaturalPlan:
         -------
         str
             "go on", "best" (the leg's start is the best so far: to be kept), "back" (to the best), "next stage",
-            "next stage from best",
-            "converged" or "diverged".
+            "next stage from best", "converged" or "diverged".
         """
         s = self.state
         s.leg_from = done
         if broke:
             return self._set_back(done)
-        m = self.draws[int(s.stage)].n_samples
-        mean, squared_error = float(rows[:, 0].mean()), float(rows[:, 1].mean()) / (m * len(rows))
+        draws = self.present
+        mean, squared_error = float(rows[:, 0].mean()), float(rows[:, 1].mean()) / (draws.n_samples * len(rows))
         if len(rows) > 1 and np.isfinite(rows[:, 0]).all():  # draws in pairs and frames are not independent
             squared_error = max(squared_error, float(rows[:, 0].var(ddof=1)) / len(rows))
         others = [float(np.nanmean(column)) if np.isfinite(column).any() else 0.0 for column in rows[:, 2:].T]
@@ -215,12 +220,11 @@ class NaturalPlan:
                 s.anneal_length = min(1.5 * s.anneal_length, _LONGEST_ANNEAL * 5)
             s.converged = float(done >= s.anneal_from + s.anneal_length)
             return "converged" if s.converged else verdict
-        draws = self.draws[int(s.stage)]
         if s.rate < draws.rate and len([row for row in self.history[-_RECOVERY:] if row[0] > s.since]) == _RECOVERY:
             s.rate = min(draws.rate, 1.1 * s.rate)
         if others[2] > 0.05 and verdict == "best":
             s.trust = min(2 * s.trust, 16 * self._first_trust)
-        if not self._still_rises(draws):
+        if not self._still_rises():
             if not self.is_last_stage:
                 return "next stage"
             self._begin_anneal(done)
@@ -248,7 +252,7 @@ class NaturalPlan:
         s.rate, s.trust, s.since, s.phase, s.anneal_from = s.rate / 2, self._first_trust, done, CLIMB, -1
         return "back"
 
-    def _still_rises(self, draws: Draws) -> bool:
+    def _still_rises(self) -> bool:
         """Whether the ELBO still rises by more than its noise and more than is worth it.
 
         It is asked over the last third of the legs; or over the last fourth, once directions turn back on each other,
@@ -262,10 +266,9 @@ class NaturalPlan:
         window = max(2, len(rows) // 4) if circles else len(rows) // 3
         if self.is_last_stage and (3 * window > len(rows) or window < (2 if circles else 3)):
             return True
-        window = window if self.is_last_stage else 1
-        late, early = rows[-window:], rows[-2 * window : -window]
-        s.rise = float(late[:, 1].mean() - early[:, 1].mean())
-        s.rise_error = math.sqrt(late[:, 2].sum() + early[:, 2].sum()) / window
+        if not self.is_last_stage:
+            window = 1
+        s.rise, s.rise_error = _rise(rows, window)
         if s.rise_error > 1 + math.sqrt(self.dim) / 4:  # far from anything that noise of this size could hide
             return True
         ended = s.rise < 2 * s.rise_error
@@ -285,10 +288,10 @@ class NaturalPlan:
     def _still_pays(self) -> bool:
         """Whether the ELBO rose over the last third of the averaging: noise had hidden what was left of the climb."""
         rows = np.array([row[:3] for row in self.history if row[0] > self.state.anneal_from])
-        window = len(rows) // 3
-        late, early = rows[-window:], rows[-2 * window : -window]
-        rise = float(late[:, 1].mean() - early[:, 1].mean())
-        return window > 0 and rise > max(_WORTH, 2 * math.sqrt(late[:, 2].sum() + early[:, 2].sum()) / window)
+        if len(rows) < 3:
+            return False
+        rise, error = _rise(rows, len(rows) // 3)
+        return rise > max(_WORTH, 2 * error)
 
     def _begin_anneal(self, done: int) -> None:
         """Let the rate fall until the steps' noise costs little: at rate 1/k it costs `tr S / (4 k)` nats."""
@@ -296,7 +299,7 @@ class NaturalPlan:
         recent = np.array(self.history[-3:])
         noise = max(0.0, float((recent[:, 4] - np.maximum(recent[:, 3], 0)).mean()))
         s.phase, s.anneal_from = ANNEAL, done
-        spread = math.sqrt(self.draws[int(s.stage)].n_samples * _LEG * float(recent[:, 2].mean()))
+        spread = math.sqrt(self.present.n_samples * _LEG * float(recent[:, 2].mean()))
         costs = max(_NOISE_LEFT, 0.005 * spread)
         s.anneal_length = math.ceil(min(_LONGEST_ANNEAL, max(4 * _LEG, noise / (4 * costs))))
 
@@ -309,3 +312,10 @@ class NaturalPlan:
         """Go on from what `scalars` gave."""
         self.state = PlanState(**{one.name: scalars[f"plan_{one.name}"] for one in fields(PlanState)})
         self.history = [tuple(row) for row in history]
+
+
+def _rise(rows: np.ndarray, window: int) -> tuple[float, float]:
+    """Rise of the ELBO from the last window of legs but one to the last, and its standard error."""
+    late, early = rows[-window:], rows[-2 * window : -window]
+    error = math.sqrt(late[:, 2].sum() + early[:, 2].sum()) / window
+    return float(late[:, 1].mean() - early[:, 1].mean()), error
