@@ -121,7 +121,7 @@ def test_the_metric_is_the_fisher_matrix_by_quadrature(family: Family, base: Any
     np.testing.assert_allclose(
         placed.coordinates.inner(one, other), of_location * (a @ b) + (metric * k * l).sum(), rtol=1e-4, atol=1e-4
     )
-    placed.coordinates.normalize(one)
+    placed.coordinates.normalize(placed.work, one)
     for found, expected in zip(placed.dense(one), (a / of_location, k / metric), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4)
 

@@ -13,7 +13,7 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.loop import describe_divergence
 from pyturingvi.optimize.natural_gradient import NaturalGradientState
 from pyturingvi.optimize.natural_loop import NaturalStepper
-from pyturingvi.optimize.natural_plan import Leg, dense_columns
+from pyturingvi.optimize.natural_plan import Leg
 from pyturingvi.optimize.noise import AntitheticStream, GivenNoise
 from pyturingvi.optimize.objective import elbo_of_log_weights
 from pyturingvi.settings import Settings
@@ -32,7 +32,7 @@ class NumpyNaturalStepper(NaturalStepper):
         self.given = None if noise is None else GivenNoise(noise, self.dtype, self.xp)
 
     def begin(self, family: Family, vectors: dict[str, np.ndarray], count: int) -> None:
-        n_heads = dense_columns(family, self.model.layout)
+        n_heads = family.dense_columns(self.model.layout)
         base, seed, dim = family.base_distribution, self.settings.seed, self.model.dim
         self.stream = AntitheticStream(base, seed, dim, n_heads, self.dtype, self.xp)
         self.own: Any = family.bind(self.model.layout, self.dtype, self.xp)

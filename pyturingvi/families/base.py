@@ -44,6 +44,17 @@ class Family(Named, ABC):
     def n_params(self, layout: Layout) -> int:
         """Number of parameters p (paper, table 1)."""
 
+    def effective_dimension(self, layout: Layout) -> int:
+        """Noise coordinates that one coordinate of a point rests on at most (paper, section 3.2).
+
+        The draws of a natural-gradient update and its rate go by it.
+        """
+        return layout.n_global + layout.local_dim
+
+    def dense_columns(self, layout: Layout) -> int:
+        """Leading noise coordinates that all the others share, which frames of draws make orthogonal."""
+        return layout.n_global
+
     @abstractmethod
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
         """The family's operations for one layout, precision and array module."""

@@ -54,6 +54,12 @@ class FullRank(LocationScale):
     def n_params(self, layout: Layout) -> int:
         return layout.dim + triangle_size(layout.dim)
 
+    def effective_dimension(self, layout: Layout) -> int:
+        return layout.dim
+
+    def dense_columns(self, layout: Layout) -> int:
+        return layout.dim
+
     def column_lengths(self, layout: Layout) -> np.ndarray:
         return np.arange(layout.dim, 0, -1)
 

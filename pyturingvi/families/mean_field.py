@@ -28,6 +28,12 @@ class MeanField(LocationScale):
     def n_params(self, layout: Layout) -> int:
         return 2 * layout.dim
 
+    def effective_dimension(self, layout: Layout) -> int:
+        return 1
+
+    def dense_columns(self, layout: Layout) -> int:
+        return 0
+
     def column_lengths(self, layout: Layout) -> np.ndarray:
         return np.ones(layout.dim, dtype=np.int64)
 

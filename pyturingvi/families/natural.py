@@ -62,7 +62,7 @@ class NaturalCoordinates(ABC):
         """Write the sums over the rows of `h` and of `h u'` on C's pattern into `out` (p,)."""
         self.bound.pullback(work, noise, None, whitened, out)
 
-    def normalize(self, direction: Array) -> None:
+    def normalize(self, work: Array, direction: Array) -> None:
         """Apply the inverse Fisher matrix in place: I on locations and below the diagonal, J on the diagonal."""
         direction *= 1 / self.location_information
         direction[self.bound.diagonal] *= self.location_information / self.scale_information

@@ -92,7 +92,7 @@ class NaturalGradientState:
         if found is None:
             return None
         direction = self._direction
-        coordinates.normalize(direction)
+        coordinates.normalize(self.work, direction)
         inner = coordinates.inner(direction, self.velocity) if self.count else float("nan")
         square = coordinates.inner(direction, direction)
         weight = (1 - momentum) / (1 - momentum ** (self.count + 1))

@@ -31,20 +31,6 @@ _DRAWS_PER_DIMENSION = 4
 _FEWEST_DRAWS, _MOST_DRAWS = 16, 2048
 
 
-def effective_dimension(family: Family, layout: Layout) -> int:
-    """Coordinates that one coordinate's row of the scale has at most (paper, section 3.2)."""
-    if type(family) is MeanField:
-        return 1
-    return layout.dim if type(family) is FullRank else layout.n_global + layout.local_dim
-
-
-def dense_columns(family: Family, layout: Layout) -> int:
-    """Columns of the scale that reach beyond a block of their own."""
-    if type(family) is MeanField:
-        return 0
-    return layout.dim if type(family) is FullRank else layout.n_global
-
-
 @dataclass(frozen=True)
 class Draws:
     """How an update draws: `n_samples` draws in antithetic pairs, as frames or independent, and the rate they bear."""
@@ -60,7 +46,7 @@ def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: fl
     The noise of a row of the scale grows with the number of its entries, so that the stable rate is proportional to M
     over the effective dimension. Frames take that noise away, but for what is not Gaussian in the posterior.
     """
-    size = effective_dimension(family, layout)
+    size = family.effective_dimension(layout)
     gaussian = type(family.base_distribution) is Gaussian
     per_dimension = _DRAWS_PER_DIMENSION * (1 if gaussian else 12)  # the noise does not vanish at the optimum
     few = min(256, max(_FEWEST_DRAWS, 20_000 // layout.dim))  # as many as cost no more than the overhead
