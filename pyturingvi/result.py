@@ -15,7 +15,7 @@ from pyturingvi.families import Family, family_from_config
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import check_draws_memory
 from pyturingvi.optimize.monitor import Outcome
-from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
+from pyturingvi.optimize.noise import FORECAST_STREAM, SAMPLE_STREAM, generator
 from pyturingvi.settings import FitSpec, model_digest
 from pyturingvi.support.archive import damaged, join_state, read_archive, split_state, write_archive
 from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
@@ -160,6 +160,37 @@ class Fit:
         """
         with np.errstate(over="ignore"):
             return self.model.constrain(self.sample_unconstrained(n, seed))
+
+    def forecast(self, h: int, n_draws: int = 1000, seed: int = 0) -> dict[str, np.ndarray]:
+        """Draw what the model says of the h times after the last one, over all that the fit leaves uncertain.
+
+        Each draw continues one draw of the fitted distribution: its path, from its last local on, with its globals.
+
+        Parameters
+        ----------
+        h : int
+            Times ahead: days, where the returns are daily.
+        n_draws : int
+        seed : int
+            The same seed takes the same draws of the fit as `sample` does.
+
+        Returns
+        -------
+        dict
+            Of stochastic volatility, arrays (n_draws, h, D): `volatility`, the standard deviation exp(y/2) of each
+            return, and `returns`; as they were given, so add the mean that was taken off.
+
+        Raises
+        ------
+        InputError
+            If the model's locals are no times.
+        MemoryLimitError
+            If the draws do not fit in memory.
+        """
+        h, n_draws = self.model.check_forecast(h), whole_number("n_draws", n_draws, 1)
+        check_draws_memory(n_draws, h * self.model.layout.local_dim, "forecast")
+        source = generator(np, whole_number("seed", seed, 0, LARGEST_SEED), FORECAST_STREAM)
+        return self.model.forecast(self.sample_unconstrained(n_draws, seed), h, source)
 
     def summary(self, n: int = 10_000, seed: int = 0) -> pd.DataFrame:
         """Mean, standard deviation and quantiles of the global variables in their natural space.

@@ -29,6 +29,14 @@ def _small_models() -> dict[str, Model]:
 BUNDLED = _small_models()  # one of each bundled model, which tests of everything else run on too: see conftest.py
 
 
+def with_missing(table: Any, n_missing: int) -> np.ndarray:
+    """The table's values with NaN in `n_missing` cells."""
+    values = np.array(table, dtype=float)
+    cells = np.random.default_rng(0).choice(values.size, n_missing, replace=False)
+    values.flat[cells] = np.nan
+    return values
+
+
 def assert_gradient_is_the_slope(model: Model, points: np.ndarray, directions: np.ndarray) -> None:
     """Central differences along each direction (a row), to 1e-6 of the largest gradient component."""
     gradient = model.gradient(points)

@@ -16,6 +16,7 @@ from model_checks import (
     assert_survives_pickle_and_state,
     draw_points,
     unit_directions,
+    with_missing,
 )
 
 import pyturingvi as tv
@@ -35,13 +36,15 @@ SMALL: dict[str, Model] = {
     "panels": ItemResponse(simulate_irt(120, 3, seed=2)),
     **{
         f"volatility {size}": StochasticVolatility(simulate_volatility(n, size, seed=size))
-        for n, size in ((2, 1), (5, 1), (4, 2), (3, 3), (5, 6))
+        for n, size in ((2, 1), (5, 1), (4, 2), (3, 3), (6, 6))
     },
+    "volatility missing": StochasticVolatility(with_missing(simulate_volatility(6, 3, seed=4), 5)),
 }
 REAL: dict[str, tuple[Model, float, float]] = {  # of the paper's small problems' size, with the accuracies of float32
     "rpoisson": (RobustPoisson(*simulate_rpoisson(1961, 12, seed=1)), 2e-5, 2e-5),
     "with offset": (RobustPoisson(*simulate_rpoisson(1961, 12, seed=1), np.linspace(-1, 1, 1961)), 2e-5, 2e-5),
     "volatility": (StochasticVolatility(simulate_volatility(262, 6)), 5e-5, 5e-5),
+    "volatility missing": (StochasticVolatility(with_missing(simulate_volatility(262, 6), 150)), 5e-5, 5e-5),
     "irt": (ItemResponse(simulate_irt(3348, 95)), 1e-6, 1e-5),
     "missing": (ItemResponse(simulate_irt(3348, 95, missing=0.2)), 1e-6, 1e-5),
 }
@@ -184,9 +187,11 @@ def test_models_say_where_they_run() -> None:
     assert "Python function" in function.description
     turing = tv.models.Turing.__new__(tv.models.Turing)  # without Julia
     assert (turing.engines, turing.devices) == ({"julia"}, {"cpu"})
-    for model in SMALL.values():
-        assert (model.engines, model.devices) == ({"numpy", "julia"}, {"cpu", "cuda"})
-        assert model.description == f"tv.models.{type(model).__name__}"
+    for name, model in SMALL.items():
+        engines = {"numpy"} if name == "volatility missing" else {"numpy", "julia"}
+        assert (model.engines, model.devices) == (engines, {"cpu", "cuda"})
+        missing = " with missing returns" if name == "volatility missing" else ""
+        assert model.description == f"tv.models.{type(model).__name__}{missing}"
 
 
 def test_the_optimum_is_known_of_the_synthetic_target_alone() -> None:

@@ -20,7 +20,7 @@ TABLE = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 MODELS: dict[str, Callable[[pd.DataFrame], tv.models.Model]] = {
     "row": lambda table: RobustPoisson(table, pd.Series([0, 1, 2], index=table.index)),
     "student": ItemResponse,
-    "time": StochasticVolatility,
+    "time": lambda table: StochasticVolatility(table - 0.5),
 }
 DAYS = np.array(["2006-05-17", "2006-05-18", "2006-05-19"], dtype="datetime64[ns]")
 INDEXES: dict[str, tuple[Any, list[Any], type]] = {
@@ -52,7 +52,7 @@ def test_an_index_keeps_its_type_also_in_a_file(axis: str, case: str, tmp_path: 
 
 
 def test_a_file_written_before_labels_had_types_gives_strings() -> None:
-    model = StochasticVolatility(pd.DataFrame(TABLE, index=DAYS))
+    model = StochasticVolatility(pd.DataFrame(TABLE - 0.5, index=DAYS))
     state = model.get_state()
     del state["times_dtype"]
     assert state["times"] == StochasticVolatility.from_state(state).coords["time"]
@@ -62,7 +62,7 @@ def test_a_file_written_before_labels_had_types_gives_strings() -> None:
 
 
 def test_names_of_scalars_show_a_day_without_its_time() -> None:
-    model = StochasticVolatility(pd.DataFrame(TABLE, columns=["EUR", "JPY"], index=DAYS))
+    model = StochasticVolatility(pd.DataFrame(TABLE - 0.5, columns=["EUR", "JPY"], index=DAYS))
     assert model.scalar_labels("y")[:2] == ["y[2006-05-17,EUR]", "y[2006-05-17,JPY]"]
 
 
@@ -86,7 +86,7 @@ def test_a_pyarrow_table_is_taken_as_a_data_frame() -> None:
     assert poisson.coords == {"covariate": ["a", "b"], "row": [0, 1, 2]}
     np.testing.assert_array_equal(poisson.X, TABLE)
     np.testing.assert_array_equal(poisson.y, [0, 1, 2])
-    assert StochasticVolatility(table).series == ["a", "b"]
+    assert StochasticVolatility(ArrowTable(frame - 0.5)).series == ["a", "b"]
     assert ItemResponse(table).coords["item"] == ["a", "b"]
     assert list(read_data(table)) == ["a", "b"]
     with pytest.raises(InputError, match=r"X has 1 entries .*column 'a': NaN"):

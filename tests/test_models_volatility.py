@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from model_checks import assert_survives_pickle_and_state, draw_points
-from scipy import stats
+from model_checks import assert_survives_pickle_and_state, draw_points, with_missing
+from scipy import integrate, stats
 
-from pyturingvi.errors import InputError
+import pyturingvi as tv
+from pyturingvi.errors import EngineError, InputError
 from pyturingvi.models import StochasticVolatility
 
 
@@ -51,7 +53,8 @@ def by_scipy(model: StochasticVolatility, point: np.ndarray) -> float:
     total += lkj_by_scipy(v_partial, size)
     means = np.vstack([mu, mu + phi * (y[:-1] - mu)])
     total += stats.multivariate_normal(np.zeros(size), covariance).logpdf(y - means).sum()
-    return float(total + stats.norm.logpdf(model.returns, 0, np.exp(y / 2)).sum())
+    observed = ~np.isnan(model.returns)
+    return float(total + stats.norm.logpdf(model.returns[observed], 0, np.exp(y / 2)[observed]).sum())
 
 
 @pytest.mark.parametrize(("n_times", "size"), [(262, 6), (2, 1), (40, 2), (7, 4)])
@@ -59,6 +62,38 @@ def test_log_density_is_the_sum_of_scipys_densities(n_times: int, size: int) -> 
     model = make(n_times, size)
     points = draw_points(model, 20)
     np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-10)
+
+
+@pytest.mark.parametrize(("n_times", "size", "n_missing"), [(262, 6, 200), (40, 1, 15), (7, 4, 9)])
+def test_missing_returns_are_left_out_of_scipys_sum(n_times: int, size: int, n_missing: int) -> None:
+    model = StochasticVolatility(with_missing(make(n_times, size).returns, n_missing))
+    assert np.isnan(model.returns).sum() == n_missing
+    points = draw_points(model, 10)
+    np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-10)
+
+
+def test_days_without_any_return_keep_their_place() -> None:
+    returns = make(8, 2).returns
+    returns[[3, 7]] = np.nan
+    model = StochasticVolatility(pd.DataFrame(returns).astype(object).where(~np.isnan(returns), None))
+    assert model.layout.n_local == 8
+    points = draw_points(model, 5)
+    np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-10)
+    masked = StochasticVolatility(np.ma.masked_invalid(returns))
+    np.testing.assert_array_equal(masked.log_density(points), model.log_density(points))
+    assert_survives_pickle_and_state(model, points)
+
+
+def test_a_model_with_missing_returns_names_the_engine_that_runs_it() -> None:
+    model = StochasticVolatility(with_missing(make(8, 2).returns, 3))
+    assert model.engines == {"numpy"}
+    with pytest.raises(
+        EngineError, match=r"'julia' cannot run tv.models.StochasticVolatility with missing returns; use"
+    ):
+        tv.fit(model, engine="julia", progress=False)
+    with pytest.raises(EngineError, match=r"cannot call tv.models.StochasticVolatility with missing returns"):
+        tv.sample_nuts(model)
+    assert tv.fit(model, n_iterations=2, n_samples=2, progress=False).engine == "numpy"
 
 
 def test_the_papers_small_problem_has_its_dimensions() -> None:
@@ -118,8 +153,10 @@ def test_strong_correlations_keep_their_accuracy() -> None:
     np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-8)
 
 
-GOOD = np.array([[0.01, -0.02], [0.0, 0.03], [-0.01, 0.01]])
+GOOD = np.array([[0.01, -0.02], [0.02, 0.03], [-0.01, 0.01]])
 FRAME = pd.DataFrame(GOOD, columns=["EUR", "JPY"])
+DAYS = pd.DatetimeIndex(["2006-05-17", "2006-05-18", "2006-05-19"])
+MANY = np.exp(np.cumsum(make(25, 1).returns, axis=0))  # prices near 1
 
 
 @pytest.mark.parametrize(
@@ -127,15 +164,72 @@ FRAME = pd.DataFrame(GOOD, columns=["EUR", "JPY"])
     [
         (GOOD[:, 0], r"must be a table .*shape \(3,\)"),
         (GOOD[:1], "has only 1 row"),
-        (np.where(GOOD == 0.03, np.nan, GOOD), r"row 1 .*column 'series2': NaN"),
+        (np.where(GOOD == 0.03, -np.inf, GOOD), r"1 infinite entries, .*row 1 .*column 'series2'. .*Write NaN"),
+        (np.where(GOOD > 0.01, np.nan, GOOD)[:2], r"column 'series1' has 1 returns"),
         (GOOD * [1.0, 0.0], "column 'series2' is constant"),
         (FRAME.assign(JPY=0.25), "column 'JPY' is constant"),
+        (FRAME.assign(JPY=[0.25, np.nan, 0.25]), r"column 'JPY' is constant \(0.25 at all 2 times"),
         (1e102 * GOOD, r"hold 3e\+100"),
+        (GOOD.T.repeat(2, axis=1), r"has 2 rows and 6 columns.*transpose"),
+        (MANY, r"'series1' runs from .* never changes its sign.*log\(prices\).diff"),
+        (-MANY, "never changes its sign"),
+        (FRAME.assign(JPY=[118.2, 117.9, 118.0]), "column 'JPY' runs from 117.9 to 118.2"),
+        (FRAME.assign(EUR=[0.0, 0.01, 0.0]), r"2 are exactly 0, the first at 0 \(EUR\), 2 \(EUR\)\. .*improper"),
+        (
+            pd.DataFrame(GOOD - 0.01, index=DAYS),
+            r"2 are exactly 0, the first at 2006-05-17 \(0\), 2006-05-19 \(1\)\. .*returns.where\(returns != 0\)",
+        ),
+        (FRAME.set_index(DAYS[::-1]), r"not in the order of time: 2006-05-18 in row 1 .*after 2006-05-19"),
+        (FRAME.set_index(DAYS[[0, 2, 1]].tz_localize("Asia/Tokyo")), r"order of time: 2006-05-18.* in row 2"),
+        (FRAME.set_index(DAYS[[0, 2, 1]].to_period("D")), r"order of time: 2006-05-18 in row 2"),
+        (FRAME.set_index(DAYS[[0, 2, 1]].date), r"order of time: 2006-05-18 in row 2"),
+        (FRAME.set_index(DAYS[[0, 2, 1]].astype(str)), r"order of time: 2006-05-18 in row 2"),
+        (FRAME.set_index(DAYS[[0, 1, 1]]), r"2006-05-18 stands twice in the index, the second time in row 2"),
+        (FRAME.set_index(DAYS[:2].append(pd.DatetimeIndex([None]))), "a date is missing in the index in row 2"),
     ],
 )
 def test_bad_returns_are_refused_by_name_and_place(returns: Any, words: str) -> None:
     with pytest.raises(InputError, match=f"StochasticVolatility: returns.*{words}"):
         StochasticVolatility(returns)
+
+
+def test_few_returns_of_one_sign_and_labels_that_are_no_dates_are_taken() -> None:
+    assert StochasticVolatility(abs(GOOD)).layout.n_local == 3
+    assert StochasticVolatility(FRAME.set_index(pd.Index(["c", "a", "a"]))).layout.n_local == 3
+    assert StochasticVolatility(FRAME.set_index(DAYS)).coords["time"] == list(DAYS.to_numpy())
+
+
+def test_the_term_of_a_return_of_zero_grows_as_the_refusal_says() -> None:
+    # the mean of the likelihood of one return over its log variance, by quadrature: bounded unless the return is 0
+    def mean_likelihood(x: float, tau: float) -> float:
+        def term(e: float) -> float:
+            return float(np.exp(stats.norm.logpdf(x, 0, np.exp(tau * e / 2)) + stats.norm.logpdf(e)))
+
+        return float(integrate.quad(term, -20, 20, points=[-tau / 2, 0], limit=400)[0])
+
+    for tau in (1.0, 4.0, 8.0):
+        assert mean_likelihood(0.0, tau) == pytest.approx(np.exp(tau**2 / 8) / np.sqrt(2 * np.pi), rel=1e-6)
+        assert mean_likelihood(0.1, tau) < 1 / (0.1 * np.sqrt(2 * np.pi * np.e))
+
+
+def test_a_file_of_an_earlier_version_may_hold_zeros() -> None:
+    state = {**StochasticVolatility(FRAME).get_state(), "returns": GOOD - 0.01}
+    model = StochasticVolatility.from_state(state)
+    points = draw_points(model, 3)
+    np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-10)
+
+
+def test_zeros_that_were_centred_are_warned_of() -> None:
+    returns = make(100, 2).returns
+    returns[::20, 1] = 0.0  # five days on which a price did not move
+    returns -= returns.mean(axis=0)
+    advice = StochasticVolatility(returns).advice()
+    assert len(advice) == 1
+    assert re.search(r"'series2' has the same return, .*, 5 times in 100: .*missing", advice[0])
+    returns[::20, 1] = np.nan
+    assert StochasticVolatility(returns).advice() == []
+    rounded = np.round(make(400, 2).returns, 4)
+    assert StochasticVolatility(np.where(rounded == 0, np.nan, rounded)).advice() == []
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_effective_dimensions_of_the_bundled_models():
     models = {
         "rpoisson": tv.models.RobustPoisson(rng.normal(size=(7, 12)), rng.poisson(2.0, 7)),
         "irt": tv.models.ItemResponse((rng.uniform(size=(6, 95)) < 0.5).astype(float)),
-        "volatility": tv.models.StochasticVolatility(rng.normal(size=(5, 6))),
+        "volatility": tv.models.StochasticVolatility(rng.normal(size=(6, 6))),
         "gaussian": tv.models.IsotropicGaussian(9),
     }
     structured = {"rpoisson": 16 + 1, "irt": 193 + 1, "volatility": 33 + 2 * 6, "gaussian": 5 + 3}

@@ -13,8 +13,9 @@ import numpy as np
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.checks import check_values
+from pyturingvi.models.labels import label_text
 from pyturingvi.models.parts import take_natural
-from pyturingvi.support.arguments import real_array
+from pyturingvi.support.arguments import real_array, whole_number
 from pyturingvi.support.array_namespace import Array, namespace_of
 from pyturingvi.support.registry import Named, Registry, defines
 
@@ -62,6 +63,7 @@ class Model(Named, ABC):
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     thread_safe: ClassVar[bool] = False
     no_log_terms: ClassVar[str] = "its class does not define how the log density splits (`_log_terms`)"
+    no_forecast: ClassVar[str] = "its locals do not follow each other in time, or its class does not define `_forecast`"
     layout: Layout
     label: str
 
@@ -135,6 +137,36 @@ class Model(Named, ABC):
             raise InputError(f"{self.description}: there are no log terms, since {self.no_log_terms}.")
         return self._log_terms(self._check_points(points))
 
+    def forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """A draw of the h times after the last, given each point: the model's own continuation.
+
+        Parameters
+        ----------
+        points : (M, d) array
+            Draws of the posterior, from a fit or a sampler.
+        h : int
+            Times ahead.
+        rng : Generator
+            Of the innovations.
+
+        Returns
+        -------
+        dict
+            Name -> (M, h, ...) array.
+
+        Raises
+        ------
+        InputError
+            If the model has no times, or an argument cannot be used.
+        """
+        return self._forecast(self._check_points(points), self.check_forecast(h), rng)
+
+    def check_forecast(self, h: int) -> int:
+        """The number of times ahead, or an InputError where it is none or the model has no times."""
+        if not defines(self, "_forecast"):
+            raise InputError(f"{self.description}: there is no forecast, since {self.no_forecast}.")
+        return whole_number("h", h, 1)
+
     def advice(self) -> list[str]:
         """What about the data should be changed before a fit, a sentence or two each; `tv.fit` warns of it."""
         return []
@@ -204,7 +236,7 @@ class Model(Named, ABC):
     def scalar_labels(self, name: str) -> list[str]:
         """One label for each scalar of a natural variable, e.g. `beta[age]`."""
         coords, axes = self.coords, self.dims[name]
-        labels = [",".join(map(_text, index)) for index in itertools.product(*(coords[axis] for axis in axes))]
+        labels = [",".join(map(label_text, index)) for index in itertools.product(*(coords[axis] for axis in axes))]
         return [f"{name}[{label}]" for label in labels] if axes else [name]
 
     # ---- for the engines ----------------------------------------------------------------------------------
@@ -257,6 +289,9 @@ class Model(Named, ABC):
     def _log_terms(self, points: Array) -> tuple[Array, Array]:
         raise NotImplementedError
 
+    def _forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
     # ---- natural space, where nothing else is said: z and y as they stand in the flat vector ----------------------
     @property
     def _natural_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -306,8 +341,3 @@ class Model(Named, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_device_cache"}
-
-
-def _text(label: Any) -> str:
-    """A label in a name; a date without the time of day where that is midnight."""
-    return str(np.datetime_as_string(label, unit="auto")) if isinstance(label, np.datetime64) else str(label)

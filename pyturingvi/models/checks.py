@@ -19,13 +19,18 @@ def as_frame(table: Any) -> Any:
     return table.to_pandas() if hasattr(table, "column_names") and hasattr(table, "to_pandas") else table
 
 
-def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, list[str], Labels]:
+def read_matrix(
+    value: Any, what: str, column_word: str, *, missing_allowed: bool = False
+) -> tuple[np.ndarray, list[str], Labels]:
     """An array, DataFrame or pyarrow Table as a new (rows, columns) float64 array with the labels of columns and rows.
 
     Messages call the input `what`, e.g. "RobustPoisson: X"; columns of a plain array are `column_word` 1, 2, ... An
-    InputError unless it is a table of finite real numbers with a row and a column, and no column name twice.
+    InputError unless it is a table of finite real numbers with a row and a column, and no column name twice; with
+    `missing_allowed` NaN may stand among them.
     """
     value = as_frame(value)
+    if missing_allowed and isinstance(value, np.ma.MaskedArray):
+        value = np.ma.filled(value.astype(float), np.nan)
     if hasattr(value, "columns"):
         columns = [str(name) for name in value.columns]
         repeated = [name for name, count in Counter(columns).items() if count > 1]
@@ -41,7 +46,7 @@ def read_matrix(value: Any, what: str, column_word: str) -> tuple[np.ndarray, li
             raise InputError(f"{what} must be a table (rows, columns), got shape {matrix.shape}.{hint}")
         _refuse_empty(matrix.shape, what)
         columns = [f"{column_word}{k + 1}" for k in range(matrix.shape[1])]
-    _refuse_non_finite(matrix, what, columns)
+    _refuse_non_finite(matrix, what, columns, missing_allowed)
     return matrix, columns, row_labels(value if hasattr(value, "columns") else matrix)
 
 
@@ -149,13 +154,18 @@ def _refuse_empty(shape: tuple[int, ...], what: str) -> None:
         raise InputError(f"{what} has no columns (shape {tuple(shape)}): there must be at least one.")
 
 
-def _refuse_non_finite(array: np.ndarray, what: str, columns: list[str] | None) -> None:
-    bad = ~np.isfinite(array)
+def _refuse_non_finite(array: np.ndarray, what: str, columns: list[str] | None, missing_allowed: bool = False) -> None:
+    bad = np.isinf(array) if missing_allowed else ~np.isfinite(array)
     if not bad.any():
         return
     place = np.unravel_index(int(np.argmax(bad)), array.shape)
     column = f", column {columns[place[1]]!r}" if columns is not None else ""
     kind = "NaN (missing)" if np.isnan(array[place]) else "infinite"
+    if missing_allowed:
+        raise InputError(
+            f"{what} has {int(bad.sum())} infinite entries, the first in row {place[0]} (counted from 0){column}. "
+            "Write NaN where nothing was observed."
+        )
     raise InputError(
         f"{what} has {int(bad.sum())} entries that are NaN or infinite, the first in row {place[0]} (counted "
         f"from 0){column}: {kind}. Drop or fill in these rows first."

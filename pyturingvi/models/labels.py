@@ -51,6 +51,11 @@ def plain_label(label: Any) -> int | str:
     return int(label) if isinstance(label, numbers.Integral) and not isinstance(label, bool) else str(label)
 
 
+def label_text(label: Any) -> str:
+    """A label in a name or a message; a date without the time of day where that is midnight."""
+    return str(np.datetime_as_string(label, unit="auto")) if isinstance(label, np.datetime64) else str(label)
+
+
 def _dtype(index: Any) -> str:
     array = np.asarray(index)
     if array.dtype.kind in "Mf":

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.checks import read_matrix
 from pyturingvi.models.labels import Labels, relabel
@@ -22,6 +21,7 @@ from pyturingvi.models.parts import (
     row_sums,
     take_natural,
 )
+from pyturingvi.models.volatility_returns import WHAT, read_returns, stale_prices
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 from pyturingvi.transforms import (
     interval,
@@ -56,16 +56,27 @@ class StochasticVolatility(OnePassModel):
     Parameters
     ----------
     returns : (T, D) array, DataFrame or pyarrow Table
-        One row a time, one column a series, as given: centre them before. Column names are kept.
+        One row a time in ascending order, one column a series, as given: centre them before. NaN is missing: such a
+        return is left out of the likelihood, and its time keeps its log volatility, so that the times around it stay
+        as far apart as they are. Column names and the index are kept.
 
     Raises
     ------
     InputError
-        If it is not a table of finite numbers, has fewer than two times, or a series is constant.
+        If it is not a table of numbers, has fewer than two times or more series than times; if dates in its index
+        are out of order or there twice; if a series has fewer than two returns, is constant, or holds prices; or if a
+        return is exactly 0, with which the posterior is improper.
+
+    Notes
+    -----
+    The likelihood of a return x given its log variance y is at most 1/(|x| sqrt(2 pi e)); at x = 0 it is exp(-y/2)/
+    sqrt(2 pi), whose mean over y ~ N(mu, tau^2) is exp(-mu/2 + tau^2/8)/sqrt(2 pi). No prior with a tail like Cauchy's
+    makes up for that. Zeros that are centred away are no longer exact, but pull tau upwards all the same, and
+    `tv.fit` warns of many: make them missing first.
 
     Examples
     --------
-    >>> StochasticVolatility([[0.01, -0.02], [0.0, 0.01], [-0.01, 0.03]]).layout
+    >>> StochasticVolatility([[0.01, -0.02], [float("nan"), 0.01], [-0.01, 0.03]]).layout
     Layout(n_global=7, n_local=3, local_dim=2)
     """
 
@@ -73,29 +84,22 @@ class StochasticVolatility(OnePassModel):
     no_log_terms: ClassVar[str] = "each time's volatility depends on that of the time before, also given the globals"
 
     def __init__(self, returns: Any) -> None:
-        what = "StochasticVolatility: returns"
-        self.returns, self.series, self._times = read_matrix(returns, what, "series")
-        n_times, size = self.returns.shape
-        if n_times < 2:
-            raise InputError(f"{what} has only {n_times} row; at least two times are needed.")
-        largest = float(np.max(np.abs(self.returns)))
-        if largest > 1e100:
-            raise InputError(f"{what} hold {largest:g}: squares of such values overflow. Returns are near 0.")
-        constant = (self.returns == self.returns[0]).all(axis=0)
-        if constant.any():
-            first = int(np.argmax(constant))
-            raise InputError(
-                f"{what}: column {self.series[first]!r} is constant ({self.returns[0, first]:g} at all "
-                f"{n_times} times; {int(constant.sum())} such columns). Leave it out: it has no volatility."
-            )
+        self._set_up(*read_returns(returns))
+
+    def _set_up(self, returns: np.ndarray, series: list[str], times: Labels) -> None:
+        self.returns, self.series, self._times = returns, series, times
+        n_times, size = returns.shape
         n_partial = n_partial_correlations(size)
         self.layout = Layout(n_global=3 * size + n_partial, n_local=n_times, local_dim=size)
         # time runs along the last axis: NumPy is several times faster over long contiguous rows
-        self._half_squares = 0.5 * np.ascontiguousarray(self.returns.T) ** 2
+        by_series = np.ascontiguousarray(returns.T)
+        observed = ~np.isnan(by_series)
+        self._half_squares = 0.5 * np.where(observed, by_series, 0.0) ** 2
+        self._halves = None if observed.all() else 0.5 * observed  # what log volatilities weigh in the likelihood
         # log det Q gives each log cosh(v) a weight of T, with the sign against the prior's
         self._partial_weights = lkj_partial_weights(size, _ETA) - n_times
         self._constant = (
-            -n_times * size * LOG_2PI
+            -0.5 * (n_times * size + int(observed.sum())) * LOG_2PI
             - size * (math.log(math.pi * _MU_SCALE) + math.log(2.0))
             - lkj_log_normalizer(size, _ETA)
         )
@@ -121,7 +125,25 @@ class StochasticVolatility(OnePassModel):
     def coords(self) -> dict[str, list[Any]]:
         return {"series": list(self.series), "series_2": list(self.series), "time": self._times.typed}
 
+    @property
+    def has_missing(self) -> bool:
+        """Whether returns are missing."""
+        return self._halves is not None
+
+    @property
+    def description(self) -> str:
+        return super().description + (" with missing returns" if self.has_missing else "")
+
+    @property
+    def engines(self) -> frozenset[str]:
+        return super().engines - ({"julia"} if self.has_missing else set())
+
+    def advice(self) -> list[str]:
+        return stale_prices(self.returns, self.series)
+
     def to_julia(self, runtime: Runtime) -> Any:
+        if self.has_missing:
+            return super().to_julia(runtime)  # refuses
         return runtime.call(runtime.module.volatility_model, address_of(self.returns), *self.returns.shape)
 
     def get_state(self) -> dict[str, Any]:
@@ -129,9 +151,11 @@ class StochasticVolatility(OnePassModel):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> StochasticVolatility:
-        model = cls(state["returns"])
-        model.series = relabel(state["series"], model.returns.shape[1], "StochasticVolatility: series")
-        model._times = Labels.from_state(state, "times", len(model.returns))
+        # a file of an earlier version may hold what a new model is refused: exact zeros, say
+        returns, _, _ = read_matrix(state["returns"], WHAT, "series", missing_allowed=True)
+        model = cls.__new__(cls)
+        series = relabel(state["series"], returns.shape[1], "StochasticVolatility: series")
+        model._set_up(returns, series, Labels.from_state(state, "times", len(returns)))
         return model
 
     # ---- density ------------------------------------------------------------------------------------------
@@ -162,15 +186,18 @@ class StochasticVolatility(OnePassModel):
         scaled = xp.negative(y)
         xp.exp(scaled, out=scaled)
         scaled *= half_squares  # x_t^2 exp(-y_t) / 2
+        halves = None if self._halves is None else self._on(points, halves=self._halves)[0]
         # The innovations r_t = (y_t - mu) - phi (y_{t-1} - mu), whitened; none has a lagged part at t = 1.
-        sum_y = None if density is None else row_sums(y)
+        level = 0.0
+        if density is not None:
+            level = 0.5 * row_sums(y) if halves is None else row_sums(y * halves)
         y -= mu[:, :, None]
         white = whiten @ y
         white[:, :, 1:] -= whiten_lagged @ y[:, :, :-1]
 
         if density is not None:
             squares = row_sums(white * white)
-            density[...] = -0.5 * (sum_y + squares) - row_sums(scaled) + self._global_density(points)
+            density[...] = -level - 0.5 * squares - row_sums(scaled) + self._global_density(points)
         if out is None:
             return
         g_mu, g_phi, g_log_tau, g_partial = self._split(out[:, :n_global])
@@ -183,7 +210,7 @@ class StochasticVolatility(OnePassModel):
         xp.subtract(-2.0 * mu / (_MU_SCALE**2 + mu * mu), pulled.sum(axis=2), out=g_mu)
         scaled += pulled
         local_out = out[:, n_global:].reshape(-1, n_times, size).transpose(0, 2, 1)
-        xp.subtract(scaled, 0.5, out=local_out)
+        xp.subtract(scaled, 0.5 if halves is None else halves, out=local_out)
         xp.subtract(interval_pullback(v_phi, (whiten * cross).sum(axis=1)), phi, out=g_phi)
         g_log_tau[...] = (g_factor * factor).sum(axis=2)
         g_log_tau += (1.0 - n_times) - 2.0 / (1.0 + _TAU_SCALE**2 * xp.exp(-2.0 * log_tau))
@@ -218,6 +245,19 @@ class StochasticVolatility(OnePassModel):
     def _constrain_local(self, points: Array) -> dict[str, Array]:
         shape = (points.shape[0], self.layout.n_local, self.layout.local_dim)
         return {"y": points[:, self.layout.n_global :].copy().reshape(shape)}
+
+    def _forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        n_points, size = len(points), self.layout.local_dim
+        found = self._constrain_global(points[:, : self.layout.n_global])
+        mu, phi, root = found["mu"], found["phi"], found["tau"][:, :, None] * found["L"]
+        centred = points[:, -size:] - mu
+        y = np.empty((n_points, h, size))
+        for k in range(h):
+            centred = phi * centred + (root @ rng.standard_normal((n_points, size, 1)))[:, :, 0]
+            y[:, k] = mu + centred
+        with np.errstate(over="ignore"):
+            volatility = np.exp(y / 2)
+            return {"volatility": volatility, "returns": volatility * rng.standard_normal(y.shape)}
 
     def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
         n_times, size = self.returns.shape
