@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyturingvi.comparisons.result import Comparison
     from pyturingvi.diagnosis.report import Diagnosis
     from pyturingvi.errors import ConvergenceWarning, PyTuringVIError
-    from pyturingvi.families import FullRank, MeanField, Structured
+    from pyturingvi.families import FullRank, Markov, MeanField, Structured
     from pyturingvi.fitting import fit
     from pyturingvi.layout import Layout
     from pyturingvi.nuts import NutsDraws, sample_nuts
@@ -35,6 +35,7 @@ _WHERE = {
     "Fit": "result",
     "FullRank": "families",
     "Layout": "layout",
+    "Markov": "families",
     "MeanField": "families",
     "NaturalGradient": "optimize.natural_rule",
     "NutsDraws": "nuts",
@@ -68,6 +69,7 @@ __all__ = [
     "Fit",
     "FullRank",
     "Layout",
+    "Markov",
     "MeanField",
     "NaturalGradient",
     "NutsDraws",

@@ -1,4 +1,4 @@
-"""Variational families: mean-field, full-rank and structured, and what one of your own is made of."""
+"""Variational families: mean-field, structured, Markov and full-rank, and what one of your own is made of."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pyturingvi.families.base import BoundFamily, Family
 from pyturingvi.families.base_distributions import BaseDistribution
 from pyturingvi.families.full_rank import FullRank
 from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
+from pyturingvi.families.markov import Markov
 from pyturingvi.families.mean_field import MeanField
 from pyturingvi.families.structured import Structured
 from pyturingvi.support.registry import CLASS_KEY
@@ -22,6 +23,7 @@ __all__ = [
     "Family",
     "FullRank",
     "LocationScale",
+    "Markov",
     "MeanField",
     "Structured",
     "family_from_config",
@@ -30,7 +32,7 @@ __all__ = [
 ]
 
 FAMILIES = Family.registry
-for _class in (MeanField, Structured, FullRank):
+for _class in (MeanField, Structured, Markov, FullRank):
     FAMILIES.add(_class)
 
 
@@ -54,8 +56,10 @@ def get_family(family: str | Family) -> Family:
 def get_location_scale(family: str | Family) -> LocationScale:
     """Read a `family=` argument of what knows location-scale families alone, such as the paper's theory."""
     found = get_family(family)
-    if not isinstance(found, LocationScale):
-        raise InputError(f"family: {found.name} is not a location-scale family, which this needs.")
+    if not isinstance(found, LocationScale) or isinstance(found, Markov):
+        raise InputError(
+            f"family: {found.name} is not a location-scale family in the entries of its scale matrix, which this needs."
+        )
     return found
 
 

@@ -181,6 +181,17 @@ class BoundFamily(ABC):
         """The scale matrix C (d, d) of the distribution, as a scipy.sparse.csc_array."""
         return self._refuse("has no scale matrix")
 
+    def local_parts(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The globals' columns of C, (d, d_z), and each local's covariance given the globals, (N, d_y, d_y)."""
+        layout, matrix = self.layout, self.scale(flat)
+        d_z, d_y, n = layout.n_global, layout.local_dim, layout.n_local
+        covariance = np.empty((n, d_y, d_y))
+        rows = [matrix[d_z + i :: d_y, d_z:].tocsr() for i in range(d_y)]  # row i of every local
+        for i in range(d_y):
+            for j in range(i + 1):
+                covariance[:, i, j] = covariance[:, j, i] = rows[i].multiply(rows[j]).sum(axis=1)
+        return matrix[:, :d_z].toarray(), covariance
+
     def draw_globals(self, flat: np.ndarray, generator: np.random.Generator, n: int) -> np.ndarray:
         """Draws (n, d_z) of the globals; by default whole points are drawn for them."""
         noise = np.empty((n, self.noise_dim), dtype=self.dtype)

@@ -40,19 +40,12 @@ class GlobalsAndLocals:
         InputError
             If the family has no scale matrix.
         """
-        layout, matrix = bound.layout, bound.scale(flat)
-        d_z, d_y, n = layout.n_global, layout.local_dim, layout.n_local
-        location = bound.location(flat)
-        head = matrix[:, :d_z].toarray()
-        covariance = np.empty((n, d_y, d_y))
-        rows = [matrix[d_z + i :: d_y, d_z:].tocsr() for i in range(d_y)]  # row i of every local
-        for i in range(d_y):
-            for j in range(i + 1):
-                covariance[:, i, j] = covariance[:, j, i] = rows[i].multiply(rows[j]).sum(axis=1)
+        location, (head, covariance) = bound.location(flat), bound.local_parts(flat)
+        d_z = bound.layout.n_global
         return cls(
             location[:d_z],
             np.asarray(head[:d_z]),
             location[d_z:],
             np.ascontiguousarray(head[d_z:].T),
-            np.linalg.cholesky(covariance) if n else covariance,
+            np.linalg.cholesky(covariance) if len(covariance) else covariance,
         )

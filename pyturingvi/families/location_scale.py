@@ -146,7 +146,20 @@ class BoundLocationScale(BoundFamily):
     def embed(self, other: BoundFamily, flat: np.ndarray) -> np.ndarray:
         if type(other.family) is type(self.family) and other.family.config() == self.family.config():
             return flat.copy()
-        return self.flat_from_location_scale(other.location(flat), other.scale(flat))
+        from scipy.sparse import issparse
+
+        scale = other.scale(flat)
+        if not issparse(scale):  # an operator: its matrix is dense below the diagonal
+            if self.family.dense_columns(self.layout) < self.layout.dim:
+                raise self._smaller()
+            scale = scale.toarray()
+        return self.flat_from_location_scale(other.location(flat), scale)
+
+    def _smaller(self) -> InputError:
+        return InputError(
+            f"init: the given fit's scale has entries that the {self.family.name} family does not have; "
+            "go on with the same family or a larger one."
+        )
 
     def check_flat(self, flat: np.ndarray) -> None:
         if np.any(self.from_flat(flat)[self.diagonal] == 0):
@@ -168,10 +181,7 @@ class BoundLocationScale(BoundFamily):
         rows, columns, values = entries.row[kept], entries.col[kept], entries.data[kept]
         below = rows - columns
         if np.any((below < 0) | (below >= self.family.column_lengths(self.layout)[columns])):
-            raise InputError(
-                f"init: the given fit's scale has entries that the {self.family.name} family does not have; "
-                "go on with the same family or a larger one."
-            )
+            raise self._smaller()
         flat = np.zeros(self.n_params)
         flat[:d] = location
         flat[d + self.family.column_starts(self.layout)[columns] + below] = values

@@ -149,7 +149,7 @@ class StructuredCoordinates(NaturalCoordinates):
         if bound.layout.n_local:
             g_y = slopes[:, d_z:]
             whitened += g_y @ bound._border_of(work).T
-            g_y[...] = bound._times_blocks(work, g_y, transposed=True)
+            g_y[...] = bound.times_locals(work, g_y, transposed=True)
         slopes[:, :d_z] = whitened
         return slopes
 
@@ -166,14 +166,22 @@ class StructuredCoordinates(NaturalCoordinates):
         if n:
             y, border, blocks = step[d_z:d], bound._border_of(step), step[bound._blocks].reshape(n, -1)
             squares = (y * y + xp.einsum("ji,ji->i", border, border)).reshape(n, -1).sum(axis=1)
-            factors, share = self._shrink(squares + xp.einsum("nk,nk->n", blocks, blocks), trust)
+            squares += xp.einsum("nk,nk->n", blocks, blocks)
+            chain = self._chain_of(step)
+            squares[n - len(chain) :] += (chain * chain).sum(axis=(1, 2))
+            factors, share = self._shrink(squares, trust)
             if share:
                 blocks *= factors[:, None]
+                chain *= factors[n - len(chain) :, None, None]
                 each = xp.repeat(factors, layout.local_dim)
                 y *= each
                 border *= each
             shares.append((n, share))
         return sum(count * share for count, share in shares) / sum(count for count, _ in shares)
+
+    def _chain_of(self, step: Array) -> Array:
+        """The part of a step that each of the last locals has towards its predecessor, a view: (k, d_y, d_y)."""
+        return step[:0].reshape(0, 1, 1)
 
     def retract(self, work: Array, step: Array) -> None:
         bound, layout = self.bound, self.bound.layout
@@ -183,8 +191,8 @@ class StructuredCoordinates(NaturalCoordinates):
         work[:d_z] += c_zz @ step[:d_z]
         if layout.n_local:
             border, moved = bound._border_of(work), bound._border_of(step)
-            work[d_z:d] += step[:d_z] @ border + bound._times_blocks(work, step[None, d_z:d])[0]
-            border[...] = e_zz.T @ border + bound._times_blocks(work, moved)
+            work[d_z:d] += step[:d_z] @ border + bound.times_locals(work, step[None, d_z:d])[0]
+            border[...] = e_zz.T @ border + bound.times_locals(work, moved)
             if layout.local_dim == 1:
                 k = step[bound._blocks]
                 work[bound._blocks] *= 1 + k + 0.5 * (k * k)

@@ -55,7 +55,7 @@ class Structured(LocationScale):
         return np.concatenate([np.arange(d, d - d_z, -1), np.tile(np.arange(d_y, 0, -1), layout.n_local)])
 
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundLocationScale:
-        return _BoundStructured(self, layout, dtype, xp)
+        return BoundStructured(self, layout, dtype, xp)
 
     def to_julia(self, runtime: Any) -> Any:
         """Its Julia counterpart."""
@@ -64,8 +64,10 @@ class Structured(LocationScale):
         )
 
 
-class _BoundStructured(BoundLocationScale):
-    def __init__(self, family: Structured, layout: Layout, dtype: Any, xp: ModuleType) -> None:
+class BoundStructured(BoundLocationScale):
+    """The family at work, and what a family that has more between its locals is made of."""
+
+    def __init__(self, family: Any, layout: Layout, dtype: Any, xp: ModuleType) -> None:
         super().__init__(family, layout, dtype, xp)
         self.standardized = family.standardized
         d, d_z, d_y, n = layout.dim, layout.n_global, layout.local_dim, layout.n_local
@@ -92,10 +94,10 @@ class _BoundStructured(BoundLocationScale):
         head = noise[:, :d_z] if self.standardized else z
         xp.matmul(head, self._border_of(work), out=y)
         y += work[d_z:d]
-        y += self._times_blocks(work, noise[:, d_z:])
+        y += self.times_locals(work, noise[:, d_z:])
 
     def pullback(self, work: Array, noise: Array, points: Array, gradient: Array, out: Array) -> None:
-        d, d_z, d_y = self.layout.dim, self.layout.n_global, self.layout.local_dim
+        d, d_z = self.layout.dim, self.layout.n_global
         g_z, g_y = gradient[:, :d_z], gradient[:, d_z:]
         if self.layout.n_local:
             head = noise[:, :d_z] if self.standardized else points[:, :d_z]
@@ -103,30 +105,41 @@ class _BoundStructured(BoundLocationScale):
             if not self.standardized:
                 g_z += g_y @ self._border_of(work).T
             gradient[:, d_z:].sum(axis=0, out=out[d_z:d])
-            if d_y == 1:
-                # the one place where `gradient` is overwritten: y's noise product needs no temporary
-                g_y *= noise[:, d_z:]
-                g_y.sum(axis=0, out=out[self._blocks])
-            else:
-                outer = self._columns(g_y) @ self._columns(noise[:, d_z:]).transpose(0, 2, 1)
-                self._pack_blocks(outer, out)
+            self._pull_locals(work, noise[:, d_z:], g_y, out)
         g_z.sum(axis=0, out=out[:d_z])
         out[self._zz] = (g_z.T @ noise[:, :d_z]).ravel()[self._zz_position]
 
+    def _pull_locals(self, work: Array, u_y: Array, g_y: Array, out: Array) -> None:
+        """Write what `C_yy` adds to the parameter gradient; `g_y` may be overwritten."""
+        if self.layout.local_dim == 1:
+            # the one place where `gradient` is overwritten: y's noise product needs no temporary
+            g_y *= u_y
+            g_y.sum(axis=0, out=out[self._blocks])
+        else:
+            self._pack_blocks(self._columns(g_y) @ self._columns(u_y).transpose(0, 2, 1), out)
+
     def standardize(self, work: Array, points: Array) -> Array:
-        xp, d, d_z, d_y = self.xp, self.layout.dim, self.layout.n_global, self.layout.local_dim
+        xp, d, d_z = self.xp, self.layout.dim, self.layout.n_global
         u = points - work[:d]
         u[:, :d_z] = xp.linalg.solve(self._dense_zz(work), u[:, :d_z].T).T
         if not self.layout.n_local:
             return u
         y = u[:, d_z:]
         y -= (u if self.standardized else points)[:, :d_z] @ self._border_of(work)
-        if d_y == 1:
+        self._solve_locals(work, y)
+        return u
+
+    def times_locals(self, work: Array, u_y: Array, transposed: bool = False) -> Array:
+        """`C_yy u` of each row of `u_y` (M, N d_y), or `C_yy' u`."""
+        return self._times_blocks(work, u_y, transposed)
+
+    def _solve_locals(self, work: Array, y: Array) -> None:
+        """Replace each row r of `y` (M, N d_y) by `C_yy^{-1} r`."""
+        if self.layout.local_dim == 1:
             y /= work[self._blocks]
         else:
-            solved = xp.linalg.solve(self._dense_blocks(work), self._columns(y))
+            solved = self.xp.linalg.solve(self._dense_blocks(work), self._columns(y))
             y[...] = solved.transpose(2, 0, 1).reshape(y.shape)
-        return u
 
     def natural_coordinates(self) -> NaturalCoordinates:
         same = Structured(self.family.base, standardized=True).bind(self.layout, self.dtype, self.xp)
@@ -168,9 +181,8 @@ class _BoundStructured(BoundLocationScale):
         border[...] = np.linalg.solve(c_zz.T, border) if inverse else c_zz.T @ border
         return np.asarray(bound.to_flat(work))
 
-    def _numpy(self) -> _BoundStructured:
-        assert isinstance(self.family, Structured)
-        return _BoundStructured(self.family, self.layout, np.float64, np)
+    def _numpy(self) -> BoundStructured:
+        return BoundStructured(self.family, self.layout, np.float64, np)
 
     # ---- blocks -------------------------------------------------------------------------------------------
     def _border_of(self, work: Array) -> Array:
@@ -184,7 +196,7 @@ class _BoundStructured(BoundLocationScale):
 
     def _dense_blocks(self, work: Array) -> Array:
         n, d_y, starts = self.layout.n_local, self.layout.local_dim, self._block_starts
-        packed = work[self._blocks].reshape(n, -1)
+        packed = work[self._blocks].reshape(n, starts[-1])
         dense = self.xp.zeros((n, d_y, d_y), dtype=self.dtype)
         for k in range(d_y):
             dense[:, k:, k] = packed[:, starts[k] : starts[k + 1]]

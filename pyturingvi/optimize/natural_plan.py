@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
-from pyturingvi.families import Family, FullRank, MeanField, Structured
+from pyturingvi.families import Family, FullRank, Markov, MeanField, Structured
 from pyturingvi.families.base_distributions import Gaussian
 from pyturingvi.layout import Layout
 
@@ -64,10 +64,10 @@ def stages_of(family: Family, layout: Layout, warm: bool) -> list[Family]:
     if not warm:
         return [family]
     kind = type(family)
-    if kind not in (MeanField, Structured, FullRank):
+    if kind not in (MeanField, Structured, Markov, FullRank):
         return [family]
     smaller: list[Family] = [] if kind is MeanField else [MeanField()]
-    if kind is FullRank and layout.n_local:
+    if kind in (Markov, FullRank) and layout.n_local:
         smaller.append(Structured())
     if type(family.base_distribution) is not Gaussian:
         smaller.append(kind())  # the best fit to a Gaussian posterior is the same for every base
