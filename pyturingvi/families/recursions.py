@@ -7,7 +7,9 @@ are doubled instead, in log2(N) rounds of batched products.
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from pyturingvi.support.array_namespace import Array
 def run_forward(xp: ModuleType, transposed: Array, rows: Array) -> Array:
     """`x_n = A_n x_{n-1} + e_n` with x_0 = 0, for rows (M, N d), which may be overwritten."""
     n, d = len(transposed) + 1, transposed.shape[2]
-    if n == 1:
+    if n == 1 or not rows.size:
         return rows
     if xp is not np:
         return _doubled(xp, transposed.transpose(0, 2, 1), rows)
@@ -31,7 +33,7 @@ def run_forward(xp: ModuleType, transposed: Array, rows: Array) -> Array:
 def run_backward(xp: ModuleType, transposed: Array, rows: Array) -> Array:
     """`x_n = A_{n+1}' x_{n+1} + e_n` with x_{N+1} = 0, for rows (M, N d), which may be overwritten."""
     n, d = len(transposed) + 1, transposed.shape[2]
-    if n == 1:
+    if n == 1 or not rows.size:
         return rows
     if xp is not np:
         return _doubled(xp, transposed[::-1], rows.reshape(len(rows), n, d)[:, ::-1].reshape(rows.shape), flip=True)
@@ -68,12 +70,16 @@ def covariances(xp: ModuleType, transposed: Array, scales: Array) -> Array:
 
 def _solved(band: np.ndarray, rows: np.ndarray, uplo: bytes) -> np.ndarray:
     """Solve with a unit triangular matrix whose column k has the band `band[k]`, (N, d, 2d)."""
+    # rows in C order are columns in Fortran order: nothing is copied; of no rows at all, LAPACK's wrapper breaks memory
+    columns, _ = _solver(rows.dtype)(band.reshape(-1, band.shape[2]).T, rows.T, uplo=uplo, diag=b"U", overwrite_b=1)
+    return np.asarray(columns.T)
+
+
+@cache
+def _solver(dtype: np.dtype) -> Any:
     from scipy.linalg import get_lapack_funcs
 
-    (solve,) = get_lapack_funcs(("tbtrs",), (rows,))
-    # rows in C order are columns in Fortran order: nothing is copied
-    columns, _ = solve(band.reshape(-1, band.shape[2]).T, rows.T, uplo=uplo, diag=b"U", overwrite_b=1)
-    return np.asarray(columns.T)
+    return get_lapack_funcs(("tbtrs",), dtype=dtype)[0]
 
 
 def _spans(xp: ModuleType, matrices: Array) -> Array:
