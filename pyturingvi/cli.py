@@ -47,7 +47,7 @@ def problems() -> None:
 def fit(
     problem: Annotated[str, typer.Argument(help="A name from `pyturingvi problems`.")],
     family: Annotated[
-        str, typer.Option(help="mean-field (fast, crude), structured, or full-rank (slow, big).")
+        str, typer.Option(help="mean-field (fast, crude), structured, markov (time series), or full-rank (slow, big).")
     ] = "structured",
     stepsize: Annotated[
         float | None, typer.Option(help="Fit by Adam with this stepsize, instead of natural gradients.")

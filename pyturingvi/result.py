@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
     from pyturingvi.diagnosis.report import Diagnosis
+    from pyturingvi.families.markov_scale import MarkovScale
 
 FIT_FORMAT = 1
 FIT_KIND = "fit"
@@ -125,8 +126,12 @@ class Fit:
         return self._bound.location(self.params)
 
     @property
-    def scale(self) -> csc_array:
-        """Scale matrix C (d, d) in unconstrained space, as a scipy.sparse.csc_array."""
+    def scale(self) -> csc_array | MarkovScale:
+        """Scale matrix C (d, d) in unconstrained space, as a scipy.sparse.csc_array.
+
+        In the Markov family it is dense, and a scipy LinearOperator in its place: `scale @ x`, `scale.T @ x` and
+        `scale.toarray()`.
+        """
         return self._bound.scale(self.params)
 
     def log_q(self, points: Any) -> np.ndarray:

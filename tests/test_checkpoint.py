@@ -220,7 +220,7 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
 
 
 # ---- stopped otherwise -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("family", ["mean-field", tv.Structured(standardized=False), "full-rank"], ids=str)
+@pytest.mark.parametrize("family", ["mean-field", tv.Structured(standardized=False), "markov", "full-rank"], ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_run_goes_on_from_any_update(tmp_path: Path, family: Any, dtype: str) -> None:
     """300 is in the second block of draws, which has 256 updates; at 320 the run is complete already."""

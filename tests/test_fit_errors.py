@@ -155,7 +155,7 @@ def test_whole_numbers_of_other_types_count_as_integers() -> None:
     [
         ({"family": "meanfield"}, "Unknown family 'meanfield'. Did you mean 'mean-field'"),
         ({"family": "Structured"}, "Did you mean 'structured'"),
-        ({"family": "zzz"}, "Unknown family 'zzz'. Known: mean-field, structured, full-rank.$"),
+        ({"family": "zzz"}, "Unknown family 'zzz'. Known: mean-field, structured, markov, full-rank.$"),
         ({"family": None}, "Unknown family None"),
         ({"family": tv.MeanField}, r"write family=tv\.MeanField\(\)"),
         ({"dtype": "float46"}, "Unknown dtype 'float46'. Did you mean 'float64'"),
@@ -265,9 +265,10 @@ def test_a_density_that_is_not_finite_at_the_start_is_refused(where: str) -> Non
     [
         ("structured", tv.Adam(1e-3), None, "float64", 4, 17, 8),
         ("mean-field", tv.SGD(1e-3), None, "float64", 2, 10, 8),
+        ("markov", tv.Adam(1e-3), None, "float64", 4, 19, 8),
         ("full-rank", tv.Adam(1e-3), tv.PolynomialAveraging(), "float32", 5, 20, 4),
     ],
-    ids=["structured", "mean-field", "full-rank"],
+    ids=["structured", "mean-field", "markov", "full-rank"],
 )
 def test_memory_is_counted_to_the_byte(
     family: str, optimizer: Any, averaging: Any, dtype: str, n_vectors: int, n_params: int, itemsize: int
@@ -295,6 +296,7 @@ def test_memory_without_a_limit_can_be_asked_for() -> None:
         ("structured", tv.Adam(1e-3), False, None),
         ("structured", tv.Adam(1e-3), True, tv.PolynomialAveraging()),
         ("structured", tv.SGD(1e-3), True, None),
+        ("markov", tv.Adam(1e-3), False, None),
         ("full-rank", tv.SGD(1e-3), False, tv.PolynomialAveraging()),
         ("full-rank", tv.Adam(1e-3), True, None),
         ("full-rank", tv.SGD(1e-3), True, tv.PolynomialAveraging()),

@@ -38,7 +38,9 @@ def test_log_density_and_gradient_agree_with_the_cpu(cupy, name):
     np.testing.assert_allclose(to_numpy(there_slope), slope, atol=1e-10 * abs(slope).max())
 
 
-@pytest.mark.parametrize("family", ["mean-field", "structured", "full-rank", tv.Structured(standardized=False)])
+@pytest.mark.parametrize(
+    "family", ["mean-field", "structured", "markov", "full-rank", tv.Structured(standardized=False)]
+)
 @pytest.mark.parametrize("name", list(models()))
 def test_the_same_noise_gives_the_same_path(cupy, name, family):
     model = models()[name]

@@ -11,8 +11,15 @@ from scipy import stats
 from targets import dense_location_scale, peak_memory, random_flat
 
 from pyturingvi.errors import InputError
-from pyturingvi.families import FullRank, Markov, MeanField, Structured, family_from_config, get_location_scale
-from pyturingvi.families import recursions
+from pyturingvi.families import (
+    FullRank,
+    Markov,
+    MeanField,
+    Structured,
+    family_from_config,
+    get_location_scale,
+    recursions,
+)
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.layout import Layout
 
@@ -121,6 +128,21 @@ def test_the_pullback_is_the_derivative_of_the_points(layout: Layout, dtype: str
     out = np.full_like(work, np.nan)
     bound.pullback(work, noise.astype(dtype), None, slopes.astype(dtype), out)
     np.testing.assert_allclose(bound.to_flat(out), expected, rtol=tolerance, atol=30 * tolerance)
+
+
+@each_layout
+def test_the_gradient_of_the_entropy_is_its_slope(layout: Layout) -> None:
+    bound = Markov().bind(layout)
+    work = bound.from_flat(random_markov(layout))
+    out = np.zeros_like(work)
+    assert bound.subtract_entropy_gradient(work, out)
+    for k in range(len(work)):
+        ends = []
+        for sign in (1, -1):
+            moved = work.copy()
+            moved[k] += sign * 1e-6
+            ends.append(bound.entropy(moved))
+        assert -out[k] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-6)
 
 
 @each_layout

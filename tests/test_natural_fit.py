@@ -311,7 +311,7 @@ def whole_run(family: str, **changes: Any) -> tv.Fit:
 
 
 @pytest.mark.parametrize("place", ["start", "second start", "climb", "averaging", "end"])
-@pytest.mark.parametrize("family", ["structured", "full-rank"])
+@pytest.mark.parametrize("family", ["structured", "markov", "full-rank"])
 def test_a_run_stopped_by_the_callback_goes_on_to_the_same_bits(tmp_path: Path, place: str, family: str) -> None:
     whole = whole_run(family)
     total = whole.n_updates
@@ -433,7 +433,7 @@ def test_the_same_seed_gives_the_same_numbers_on_any_number_of_threads() -> None
 def test_a_fit_goes_on_from_those_of_smaller_families() -> None:
     target = hierarchical_normal()
     found = fit(target.model, "mean-field")
-    for family in ("structured", "full-rank"):
+    for family in ("structured", "markov", "full-rank"):
         found = fit(target.model, family, init=found)
         assert found.status == "converged"
         assert last(found)[0] == pytest.approx(0, abs=0.05)

@@ -104,7 +104,7 @@ def test_summary_has_the_quantiles_of_the_fitted_distribution(poisson: tv.models
 
 @pytest.mark.parametrize("layout", [Layout(0, 3, 1), Layout(3, 0, 0), Layout(2, 3, 1)], ids=str)
 def test_models_without_globals_or_without_locals_can_be_summarized(layout: Layout) -> None:
-    for family in ("mean-field", "structured", "full-rank", tv.Structured(standardized=False)):
+    for family in ("mean-field", "structured", "markov", "full-rank", tv.Structured(standardized=False)):
         fit = quick_fit(Counting(layout).model, family, n_iterations=3)
         assert list(fit.summary(100).index) == [f"z[{k}]" for k in range(layout.n_global)]
         assert list(fit.sample(2)) == ["z"] * (layout.n_global > 0) + ["y"] * (layout.n_local > 0)
@@ -161,7 +161,9 @@ def assert_same_fit(found: tv.Fit, fit: tv.Fit) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", ["mean-field", "full-rank", tv.Structured("laplace", standardized=np.False_)], ids=str
+    "family",
+    ["mean-field", "full-rank", tv.Structured("laplace", standardized=np.False_), tv.Markov("laplace")],
+    ids=str,
 )
 def test_a_saved_fit_comes_back_as_it_was(bundled_model: tv.models.Model, family: Any, tmp_path: Path) -> None:
     bundled_model.label = "of the test (simulated)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from pyturingvi.support.registry import Named, Registry, describe
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
+    from pyturingvi.families.markov_scale import MarkovScale
     from pyturingvi.families.natural import NaturalCoordinates
 
 
@@ -177,13 +178,13 @@ class BoundFamily(ABC):
         self.transform(self.from_flat(flat), np.zeros((1, self.noise_dim), dtype=self.dtype), out)
         return np.asarray(out[0])
 
-    def scale(self, flat: np.ndarray) -> csc_array:
-        """The scale matrix C (d, d) of the distribution, as a scipy.sparse.csc_array."""
+    def scale(self, flat: np.ndarray) -> csc_array | MarkovScale:
+        """The scale matrix C (d, d) of the distribution, as a scipy.sparse.csc_array or an operator."""
         return self._refuse("has no scale matrix")
 
     def local_parts(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The globals' columns of C, (d, d_z), and each local's covariance given the globals, (N, d_y, d_y)."""
-        layout, matrix = self.layout, self.scale(flat)
+        layout, matrix = self.layout, cast("csc_array", self.scale(flat))
         d_z, d_y, n = layout.n_global, layout.local_dim, layout.n_local
         covariance = np.empty((n, d_y, d_y))
         rows = [matrix[d_z + i :: d_y, d_z:].tocsr() for i in range(d_y)]  # row i of every local

@@ -148,7 +148,7 @@ class BoundLocationScale(BoundFamily):
             return flat.copy()
         from scipy.sparse import issparse
 
-        scale = other.scale(flat)
+        scale: Any = other.scale(flat)
         if not issparse(scale):  # an operator: its matrix is dense below the diagonal
             if self.family.dense_columns(self.layout) < self.layout.dim:
                 raise self._smaller()

@@ -120,7 +120,7 @@ class BoundMarkov(BoundStructured):
         self._refuse("has no closed form for its best fit to a Gaussian")
 
     # ---- what a fit tells of it ---------------------------------------------------------------------------
-    def scale(self, flat: np.ndarray) -> MarkovScale:
+    def scale(self, flat: np.ndarray) -> MarkovScale:  # type: ignore[override]
         """The scale matrix C (d, d), as a scipy LinearOperator with a method `toarray`: C_yy is dense."""
         from pyturingvi.families.markov_scale import MarkovScale
 

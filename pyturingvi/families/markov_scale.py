@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
-
-if TYPE_CHECKING:
-    from pyturingvi.families.markov import BoundMarkov
 
 
 class MarkovScale(LinearOperator):
@@ -22,9 +19,9 @@ class MarkovScale(LinearOperator):
         Parameters in working order, of which the locations are not used.
     """
 
-    def __init__(self, bound: BoundMarkov, work: np.ndarray) -> None:
+    def __init__(self, bound: Any, work: np.ndarray) -> None:
         d = bound.layout.dim
-        super().__init__(np.dtype(np.float64), (d, d))
+        super().__init__(np.dtype(np.float64), (d, d))  # type: ignore[call-arg]
         self._bound, self._work = bound, work.copy()
         self._work[:d] = 0.0
 

@@ -2,8 +2,8 @@
 
 The globals and borders step as in the structured family. A step of local n is `K_nn` towards its own noise and `L_n`
 towards its predecessor: `C_nn <- C_nn E(K_nn)` and `A_n <- A_n + C_nn L_n R_{n-1}^{-1}`, where `R_n R_n' = S_n` is the
-covariance of r_n. Since `u_n` and `v_{n-1} = R_{n-1}^{-1} r_{n-1}` are uncorrelated with variance 1, the Fisher matrix is
-constant here too, though the scale matrices are no group: it is 1 for L as for all entries below the diagonal.
+covariance of r_n. Since u_n and `v_{n-1} = R_{n-1}^{-1} r_{n-1}` are independent with variance 1, the Fisher matrix is
+constant here too, though the scale matrices are no group: 1 for L as for all entries below the diagonal.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ def _solved(band: np.ndarray, rows: np.ndarray, uplo: bytes) -> np.ndarray:
 def _solver(dtype: np.dtype) -> Any:
     from scipy.linalg import get_lapack_funcs
 
-    return get_lapack_funcs(("tbtrs",), dtype=dtype)[0]
+    found: Any = get_lapack_funcs(("tbtrs",), dtype=dtype)
+    return found[0]
 
 
 def _spans(xp: ModuleType, matrices: Array) -> Array:
