@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FIT_FORMAT = 1
 FIT_KIND = "fit"
+_LOCAL_NUMBERS = 1 << 24  # in the draws behind a summary of the locals
 
 
 class Fit:
@@ -149,14 +150,16 @@ class Fit:
         self._bound.transform(self._bound.from_flat(self.params), noise, points)
         return points
 
-    def sample(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
+    def sample(self, n: int, seed: int = 0, *, local: bool = True) -> dict[str, np.ndarray]:
         """Draw from the fitted distribution, in the natural space.
 
         Parameters
         ----------
         n : int
-            Number of draws.
+            Number of draws; at least 2 of the globals alone.
         seed : int
+        local : bool
+            False leaves the local variables out, which then need not be drawn; the draws are others.
 
         Returns
         -------
@@ -164,6 +167,8 @@ class Fit:
             Name of each variable -> (n, ...) array, as `model.constrain` gives.
         """
         with np.errstate(over="ignore"):
+            if not local:
+                return self.model.constrain_global(self._draw_globals(n, seed))
             return self.model.constrain(self.sample_unconstrained(n, seed))
 
     def forecast(self, h: int, n_draws: int = 1000, seed: int = 0) -> dict[str, np.ndarray]:
@@ -197,14 +202,17 @@ class Fit:
         source = generator(np, whole_number("seed", seed, 0, LARGEST_SEED), FORECAST_STREAM)
         return self.model.forecast(self.sample_unconstrained(n_draws, seed), h, source)
 
-    def summary(self, n: int = 10_000, seed: int = 0) -> pd.DataFrame:
-        """Mean, standard deviation and quantiles of the global variables in their natural space.
+    def summary(self, n: int = 10_000, seed: int = 0, local: bool = False) -> pd.DataFrame:
+        """Mean, standard deviation and quantiles of the variables in their natural space.
 
         Parameters
         ----------
         n : int
             Monte Carlo draws behind the figures, at least 2 (the globals alone are drawn).
         seed : int
+        local : bool
+            Add the local variables under their labels, e.g. `alpha[ann]` for the ability of the student ann, after the
+            global ones. Of many locals fewer points are drawn, at least 1,000, to take no more than some 500 MB.
 
         Returns
         -------
@@ -213,12 +221,16 @@ class Fit:
         """
         import pandas as pd
 
+        draws = self.sample(n, seed, local=False)
+        if local:
+            points = self.sample(min(n, max(1_000, _LOCAL_NUMBERS // self.model.dim)), seed)
+            draws |= {name: values for name, values in points.items() if name not in draws}
         columns = ["mean", "sd", "q5", "median", "q95"]
         labels: list[str] = []  # a list, not a dictionary: odd column names may give two rows one label
         rows: list[list[float]] = []
         with np.errstate(over="ignore", invalid="ignore"):
-            for name, draws in self.model.constrain_global(self._draw_globals(n, seed)).items():
-                flat = draws.reshape(draws.shape[0], -1)
+            for name, values in draws.items():
+                flat = values.reshape(values.shape[0], -1)
                 quantiles = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
                 figures = np.vstack([flat.mean(axis=0), flat.std(axis=0, ddof=1), quantiles])
                 labels += self.model.scalar_labels(name)

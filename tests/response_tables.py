@@ -17,3 +17,8 @@ def make_table(n_students, n_items, seed=0, missing=0.0):
 
 def make_points(model, n, seed=1, spread=0.7):
     return spread * np.random.default_rng(seed).standard_normal((n, model.dim))
+
+
+def make_sparse_table(n_students, n_items, share, seed=0):
+    """A table with about this share of its cells answered, no student and no item without an answer."""
+    return make_table(n_students, n_items, seed, missing=1.0 - share)

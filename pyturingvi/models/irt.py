@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
-from pyturingvi.models.irt_likelihood import even_part, log_probabilities, signed_sums
-from pyturingvi.models.irt_responses import MISSING, column_values, read_responses
-from pyturingvi.models.labels import Labels, plain_label
+from pyturingvi.models.irt_answers import Answers
+from pyturingvi.models.irt_long import LongTable, read_long
+from pyturingvi.models.irt_new import read_new
+from pyturingvi.models.irt_responses import read_responses
+from pyturingvi.models.irt_scoring import abilities
+from pyturingvi.models.irt_sparse import SparseTable
+from pyturingvi.models.irt_tables import ResponseTable, codes_of_signs, table_of_answers, table_of_codes
+from pyturingvi.models.labels import Labels
 from pyturingvi.models.one_pass import OnePassModel
-from pyturingvi.models.parts import LOG_2PI, refuse_outside, take_natural
+from pyturingvi.models.parts import LOG_2PI, refuse_outside, squared_norms, take_natural
+from pyturingvi.support.arguments import whole_number
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from pyturingvi.bridge.runtime import Runtime
 
 _LOG_2 = float(np.log(2.0))
 _LOG_T4 = float(np.log(3.0 / 8.0))  # density of Student-t(4) at 0
+_LARGEST_TABLE = 1 << 22  # cells: 4 MiB in a file
 
 
 class ItemResponse(OnePassModel):
@@ -54,17 +64,16 @@ class ItemResponse(OnePassModel):
     name: ClassVar[str] = "irt"
 
     def __init__(self, responses: Any) -> None:
-        codes, self._students, self._items = read_responses(responses)
-        self._set_up(codes)
+        if isinstance(responses, LongTable):
+            answers, self._students, self._items = responses
+            self._set_up(table_of_answers(answers))
+        else:
+            codes, self._students, self._items = read_responses(responses)
+            self._set_up(table_of_codes(codes))
 
-    def _set_up(self, codes: np.ndarray) -> None:
-        # One byte a cell: +1 right, -1 wrong, 0 missing; items first, which is how the sums run.
-        signs = np.where(codes == MISSING, 0, 2 * codes - 1).astype(np.int8)
-        self._signs = np.ascontiguousarray(signs.T)
-        self._complete = bool(self._signs.all())
-        self._right_minus_wrong = self._signs.sum(axis=1, dtype=np.float64)
-        n_items, n_students = self._signs.shape
-        self.layout = Layout(n_global=3 + 2 * n_items, n_local=n_students, local_dim=1)
+    def _set_up(self, table: ResponseTable) -> None:
+        self._table = table
+        self.layout = Layout(n_global=3 + 2 * table.n_items, n_local=table.n_students, local_dim=1)
 
     @classmethod
     def from_long(cls, df: Any, *, student: str, item: str, response: str) -> ItemResponse:
@@ -83,60 +92,90 @@ class ItemResponse(OnePassModel):
             If a column is absent or there twice, a student or item is missing, a pair occurs twice, or a response is
             not 0, 1 or missing.
         """
+        return cls(read_long(df, student, item, response))
+
+    def score(
+        self,
+        fit: Any,
+        responses: Any,
+        *,
+        student: str | None = None,
+        item: str | None = None,
+        response: str | None = None,
+        n_draws: int = 0,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Abilities of new students, with the items as `fit` has them: expected a posteriori (EAP) scores.
+
+        A student's ability has the prior N(0, 1) of the model, and its posterior given the items is integrated by
+        quadrature: nothing is fitted, and students do not change each other's scores. The items stay what the fit
+        made of them; new answers do not move them.
+
+        Parameters
+        ----------
+        fit : Fit
+            Of this model, or of one with the same items.
+        responses : (J, K) array, DataFrame or pyarrow Table
+            As in `ItemResponse`; one student is enough. Columns of a DataFrame are the names of items, in any order,
+            and items that were not given may be left out; an array has all K items in the order of the model.
+        student, item, response : str, optional
+            Names of the columns, where `responses` is a long DataFrame, one row a response.
+        n_draws : int
+            0 fixes the items at the fit's location: `log gamma`, `beta` and `mu_beta` at their means. From 2 on, the
+            posterior is averaged over as many draws of the items from the fit, so that `sd` has their uncertainty.
+        seed : int
+            Of these draws.
+
+        Returns
+        -------
+        DataFrame
+            One row a student, under its label; columns mean and sd of the posterior, and n_answers.
+
+        Raises
+        ------
+        InputError
+            If the fit is of other items, a table is none that `ItemResponse` could read, has an item that the model
+            has not, or a student without an answer, for whom the prior would be all there is.
+        """
         import pandas as pd
 
-        if not isinstance(df, pd.DataFrame):
-            raise InputError(f"from_long: df must be a pandas DataFrame, got {type(df).__name__}.")
-        for column in (student, item, response):
-            if column not in df.columns:
-                raise unknown_name("column", column, [str(name) for name in df.columns])
-            if list(df.columns).count(column) > 1:
-                raise InputError(f"from_long: df has more than one column named {column!r}. Rename the columns.")
-        if df.empty:
-            raise InputError("from_long: df has no rows.")
-        for column in (student, item):
-            absent = df[column].isna()
-            if absent.any():
-                raise InputError(
-                    f"from_long: column {column!r} is missing in row {absent.idxmax()!r} "
-                    f"({int(absent.sum())} such rows). Fill it in or drop these rows."
-                )
-        repeats = df.duplicated([student, item])
-        if repeats.any():
-            first = df.loc[repeats.to_numpy()].iloc[0]
-            raise InputError(
-                f"from_long: student {plain_label(first[student])!r} answers item "
-                f"{plain_label(first[item])!r} more than once "
-                f"({int(repeats.sum())} repeated rows). Keep one response a pair, e.g. with drop_duplicates."
-            )
-        rows, students = pd.factorize(df[student])
-        columns, items = pd.factorize(df[item])
-        values = column_values(df[response])
-        wide = np.full((len(students), len(items)), np.nan, dtype=values.dtype)
-        wide[rows, columns] = values
-        return cls(pd.DataFrame(wide, index=students, columns=items))
+        if not isinstance(getattr(fit, "model", None), ItemResponse) or fit.model._items != self._items:
+            raise InputError(f"score: fit must be a fit of this model or of one with the same items, got {fit!r}.")
+        n_draws = whole_number("n_draws", n_draws, 0)
+        if n_draws == 1:
+            raise InputError("score: n_draws must be 0 (items fixed) or at least 2, got 1.")
+        answers, students = read_new(responses, self._items, (student, item, response))
+        location = self.constrain_global(fit.location[: self.layout.n_global])
+        items = fit.sample(n_draws, seed, local=False) if n_draws else location
+        mean, sd = abilities(answers, items["gamma"], items["beta"] + items["mu_beta"][:, None])
+        columns = {"mean": mean, "sd": sd, "n_answers": np.bincount(answers.students)}
+        return pd.DataFrame(columns, index=pd.Index(students.typed, name="student"))
 
     # ---- names --------------------------------------------------------------------------------------------
     @property
     def n_students(self) -> int:
         """Number J of students."""
-        return int(self._signs.shape[1])
+        return self._table.n_students
 
     @property
     def n_items(self) -> int:
         """Number K of items."""
-        return int(self._signs.shape[0])
+        return self._table.n_items
+
+    @property
+    def n_answers(self) -> int:
+        """Number of cells that are not missing."""
+        return self._table.n_answers
 
     @property
     def responses(self) -> np.ndarray:
-        """The (J, K) int8 table: 1 right, 0 wrong, -1 missing."""
-        signs = self._signs.T
-        return np.where(signs == 0, MISSING, signs > 0).astype(np.int8)
+        """The (J, K) int8 table, made anew: 1 right, 0 wrong, -1 missing."""
+        return codes_of_signs(self._table.signs())
 
     @property
     def work_per_point(self) -> int:
-        """Number of cells J*K where they are visited one by one; a complete table is summed panel by panel."""
-        return self.dim if self._complete else int(self._signs.size)
+        """Cells or answers that are visited one by one; a complete table is summed panel by panel."""
+        return self._table.work
 
     @property
     def global_labels(self) -> list[str]:
@@ -164,16 +203,23 @@ class ItemResponse(OnePassModel):
         return {"item": list(self._items), "student": self._students.typed}
 
     def to_julia(self, runtime: Runtime) -> Any:
-        signs = np.ascontiguousarray(self._signs.T)
+        signs = np.ascontiguousarray(self._table.signs().T)
         return runtime.call(runtime.module.irt_model, address_of(signs), *signs.shape)
 
     def get_state(self) -> dict[str, Any]:
-        return {"responses": self.responses, **self._students.to_state("students"), "items": list(self._items)}
+        labels = {**self._students.to_state("students"), "items": list(self._items)}
+        # where a table does not grow large it is what files, and digests, have held from the first version on
+        if self.n_students * self.n_items <= _LARGEST_TABLE or not isinstance(self._table, SparseTable):
+            return {"responses": self.responses, **labels}
+        return {**self._table.answers().to_state(), **labels}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ItemResponse:
         model = cls.__new__(cls)
-        model._set_up(np.asarray(state["responses"], dtype=np.int8))
+        if "responses" in state:
+            model._set_up(table_of_codes(np.asarray(state["responses"], dtype=np.int8)))
+        else:
+            model._set_up(table_of_answers(Answers.from_state(state)))
         model._students = Labels.from_state(state, "students", model.n_students)
         model._items = list(state["items"])
         return model
@@ -188,30 +234,22 @@ class ItemResponse(OnePassModel):
             mu, u_beta, u_gamma = z[:, 0], z[:, 1], z[:, 2]
             log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
             half_gamma, half_centre = xp.exp(log_gamma) / 2, (beta + mu[:, None]) / 2
-            (signs,) = self._on(points, signs=self._signs)
-            mask = None if self._complete else self._on(points, mask=np.abs(self._signs))[0]
-            right_minus_wrong = xp.asarray(self._right_minus_wrong)
-            alpha_sums = signed_sums(xp, signs, alpha)
-            alpha_out = None
-            if out is not None:
-                alpha_out = out[:, n_global:]
-                alpha_out[...] = half_gamma.astype(points.dtype) @ signs
-                alpha_out -= alpha
-            logs, moments = even_part(xp, half_gamma, half_centre, alpha, mask, alpha_out, value=density is not None)
+            alpha_out = None if out is None else out[:, n_global:]
+            on = partial(self._on, points)
+            logs, pulls = self._table.evaluate(on, half_gamma, half_centre, alpha, alpha_out, value=density is not None)
             precision_beta, precision_gamma = xp.exp(-2 * u_beta), xp.exp(-2 * u_gamma)
             chi_beta = precision_beta * (beta * beta).sum(axis=1)
             chi_gamma = precision_gamma * (log_gamma * log_gamma).sum(axis=1)
-            if out is not None and moments is not None:
-                gamma_part = half_gamma * (alpha_sums - moments[:, :, 0])
-                beta_part = 0.5 * (right_minus_wrong - moments[:, :, 1])
+            if out is not None and pulls is not None:
+                gamma_part, beta_part = half_gamma * pulls[:, :, 0], 0.5 * pulls[:, :, 1]
                 out[:, 0] = beta_part.sum(axis=1) - 5 * mu / (4 + mu * mu)
                 out[:, 1] = chi_beta - n_items + 1 - 5 / (1 + 4 * precision_beta)
                 out[:, 2] = chi_gamma - n_items + 1 - 5 / (1 + 4 * precision_gamma)
                 out[:, 3 : 3 + n_items] = gamma_part - precision_gamma[:, None] * log_gamma
                 out[:, 3 + n_items : n_global] = beta_part - precision_beta[:, None] * beta
             if density is not None:
-                density[...] = (half_gamma * alpha_sums).sum(axis=1) + half_centre @ right_minus_wrong - logs
-                density -= 0.5 * (chi_beta + chi_gamma + _squared_norms(xp, alpha))
+                density[...] = logs
+                density -= 0.5 * (chi_beta + chi_gamma + squared_norms(alpha))
                 self._add_normalizers(density, z, self.n_students)
 
     def _add_normalizers(self, total: Array, z: Array, n_students: int) -> Array:
@@ -228,9 +266,9 @@ class ItemResponse(OnePassModel):
         wide = points.astype(np.float64)
         z, alpha = wide[:, : self.layout.n_global], wide[:, self.layout.n_global :]
         log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
-        (signs,) = self._on(wide, signs=self._signs)
         with np.errstate(all="ignore"):
-            local = log_probabilities(xp, xp.exp(log_gamma), beta + z[:, :1], alpha, signs)
+            on = partial(self._on, wide)
+            local = self._table.log_probabilities(on, xp.exp(log_gamma), beta + z[:, :1], alpha)
             local -= 0.5 * (alpha * alpha + LOG_2PI)
             squares = xp.stack([(beta * beta).sum(axis=1), (log_gamma * log_gamma).sum(axis=1)], axis=1)
             prior = -0.5 * (xp.exp(-2 * z[:, 1:3]) * squares).sum(axis=1)
@@ -259,12 +297,3 @@ class ItemResponse(OnePassModel):
             refuse_outside(found[name] > 0, self.name, name, "positive")
             found[name] = np.log(found[name])
         return np.column_stack(list(found.values()))
-
-
-def _squared_norms(xp: Any, alpha: Array) -> Array:
-    """Row sums of squares in float64, a few rows at a time so that no large copy is made."""
-    total = xp.empty(alpha.shape[0])
-    for m in range(0, alpha.shape[0], 64):
-        rows = alpha[m : m + 64].astype(np.float64)
-        total[m : m + 64] = xp.einsum("ij,ij->i", rows, rows)
-    return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -16,18 +16,27 @@ MISSING = -1
 
 
 def read_responses(responses: Any) -> tuple[np.ndarray, Labels, list[str]]:
+    """`read_table` of what a model can be fitted to: at least two students and two items, each with a response."""
+    codes, students, items = read_table(responses, least=2)
+    silent = codes == MISSING
+    refuse_silent(silent.all(axis=1), "student", students.plain)
+    refuse_silent(silent.all(axis=0), "item", items)
+    return codes, students, items
+
+
+def read_table(responses: Any, *, least: int) -> tuple[np.ndarray, Labels, list[str]]:
     """A (J, K) array, DataFrame or pyarrow Table as int8 codes 0, 1 and -1 (missing), with its students and items.
 
-    Labels are those of a DataFrame, otherwise 0..J-1 and item1..itemK. An InputError if it is no table, too small,
-    holds anything but 0, 1 and missing, has a row or column without a response, or labels that occur twice.
+    Labels are those of a DataFrame, otherwise 0..J-1 and item1..itemK. An InputError if it is no table, has fewer than
+    `least` rows or columns, holds anything but 0, 1 and missing, or has labels that occur twice.
     """
     responses = as_frame(responses)
     if hasattr(responses, "columns") and hasattr(responses, "iloc"):
         students = row_labels(responses)
-        _refuse_repeats(students.plain, "student", "index")
+        refuse_repeats(students.plain, "student", "index")
         items = [str(label) for label in responses.columns]
-        _refuse_repeats(items, "item", "columns")
-        _check_shape(responses.shape)
+        refuse_repeats(items, "item", "columns")
+        check_shape(responses.shape, least)
         codes = np.empty(responses.shape, dtype=np.int8)
         for k, item in enumerate(items):
             codes[:, k] = _codes(column_values(responses.iloc[:, k]), students.plain, [item])[:, 0]
@@ -44,11 +53,10 @@ def read_responses(responses: Any) -> tuple[np.ndarray, Labels, list[str]]:
             values = np.asarray(to_numpy(responses))
         except ValueError:
             raise InputError("responses: the rows have different lengths; give a (students, items) table.") from None
-        _check_shape(values.shape)
+        check_shape(values.shape, least)
         students = row_labels(values)
         items = [f"item{k + 1}" for k in range(values.shape[1])]
         codes = _codes(values, students.plain, items)
-    _check_observed(codes, students.plain, items)
     return codes, students, items
 
 
@@ -63,60 +71,69 @@ def column_values(column: Any) -> np.ndarray:
     return values
 
 
-def _check_shape(shape: tuple[int, ...]) -> None:
+def check_shape(shape: tuple[int, ...], least: int) -> None:
+    """Raise InputError unless there are as many students and items at least."""
     if len(shape) != 2:
         raise InputError(f"responses: needs two dimensions (students, items), got shape {shape}.")
     if 0 in shape:
         raise InputError(f"responses: the table is empty (shape {shape}).")
-    if shape[0] < 2:
+    if shape[0] < least:
         raise InputError("responses: there is only one student (row); at least two are needed.")
-    if shape[1] < 2:
+    if shape[1] < least:
         raise InputError("responses: there is only one item (column); at least two are needed.")
+
+
+def codes_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Codes of any values; where these are neither 0, 1 nor missing; and whether that is for being no numbers."""
+    if values.dtype.kind not in "biuf":
+        objects = values
+        values, places = numbers_of(objects)
+        if places:
+            bad = np.zeros(objects.shape, dtype=bool)
+            bad[tuple(np.transpose(places))] = True
+            return np.zeros(objects.shape, dtype=np.int8), bad, True
+    missing = np.isnan(values)
+    bad = ~(missing | (values == 0) | (values == 1))
+    return np.where(missing | bad, MISSING, values).astype(np.int8), bad, False
+
+
+def refuse_value(value: Any, student: Any, item: Any, such: str, *, no_number: bool) -> NoReturn:
+    """The error for a response that is neither 0, 1 nor missing; `such` says how many there are."""
+    if no_number:
+        raise InputError(
+            f"responses: {str(value)!r} at student {student!r}, item {item!r} is not a number ({such}). "
+            "Recode the answers first, e.g. `(table == 'yes').astype(float).where(table.notna())`, so that "
+            "right is 1 and wrong is 0."
+        )
+    raise InputError(
+        f"responses: {value!s} at student {student!r}, item {item!r} is not 0, 1 or NaN ({such}). "
+        "Code wrong as 0, right as 1 and missing as NaN."
+    )
 
 
 def _codes(values: np.ndarray, students: list[Any], items: list[str]) -> np.ndarray:
     """Codes of a (J, K) or (J,) block, refusing what is neither 0, 1 nor missing."""
     values = values.reshape(len(students), len(items))
-    if values.dtype.kind not in "biuf":
-        values = _numbers(values, students, items)
-    missing = np.isnan(values)
-    bad = ~(missing | (values == 0) | (values == 1))
+    codes, bad, no_number = codes_of(values)
     if bad.any():
         j, k = np.argwhere(bad)[0]
-        raise InputError(
-            f"responses: {values[j, k]!s} at student {students[j]!r}, item {items[k]!r} is not 0, 1 or NaN "
-            f"({int(bad.sum())} such {'cells' if len(items) > 1 else 'cells in this item'}). "
-            "Code wrong as 0, right as 1 and missing as NaN."
-        )
-    return np.where(missing, MISSING, values).astype(np.int8)
+        such = f"{int(bad.sum())} such cells{'' if len(items) > 1 else ' in this item'}"
+        refuse_value(values[j, k], students[j], items[k], such, no_number=no_number)
+    return codes
 
 
-def _numbers(values: np.ndarray, students: list[Any], items: list[str]) -> np.ndarray:
-    """Objects as floats, refusing what is no number."""
-    out, bad = numbers_of(values)
-    if bad:
-        j, k = bad[0]
-        raise InputError(
-            f"responses: {str(values[j, k])!r} at student {students[j]!r}, item {items[k]!r} "
-            f"is not a number ({len(bad)} such cells{'' if len(items) > 1 else ' in this item'}). "
-            "Recode the answers first, e.g. `(table == 'yes').astype(float).where(table.notna())`, so that "
-            "right is 1 and wrong is 0."
-        )
-    return out
-
-
-def _check_observed(codes: np.ndarray, students: list[Any], items: list[str]) -> None:
+def refuse_silent(silent: np.ndarray, kind: str, labels: list[Any]) -> None:
     """Every student and item needs a response: without one, only the prior would speak."""
-    for axis, kind, labels in ((1, "student", students), (0, "item", items)):
-        lost = np.flatnonzero((codes == MISSING).all(axis=axis))
-        if lost.size:
-            raise InputError(
-                f"responses: {kind} {labels[lost[0]]!r} has no response at all ({lost.size} such {kind}s). "
-                f"Drop {'these rows' if kind == 'student' else 'these columns'} first."
-            )
+    lost = np.flatnonzero(silent)
+    if lost.size:
+        raise InputError(
+            f"responses: {kind} {labels[lost[0]]!r} has no response at all ({lost.size} such {kind}s). "
+            f"Drop {'these rows' if kind == 'student' else 'these columns'} first."
+        )
 
 
-def _refuse_repeats(labels: list[Any], kind: str, where: str) -> None:
+def refuse_repeats(labels: list[Any], kind: str, where: str) -> None:
+    """Raise InputError if two labels are the same."""
     repeated = [label for label, count in Counter(labels).items() if count > 1]
     if repeated:
         raise InputError(

@@ -43,6 +43,11 @@ def row_labels(table: Any) -> Labels:
     index = getattr(table, "index", None)
     if index is None or callable(index):  # a list and a polars frame have no row labels
         return Labels(list(range(len(table))))
+    return labels_of(index)
+
+
+def labels_of(index: Any) -> Labels:
+    """The labels of a pandas index."""
     return Labels([plain_label(label) for label in index], _dtype(index))
 
 

@@ -29,6 +29,16 @@ def row_sums(array: Array) -> Array:
     return array.reshape(array.shape[0], -1).sum(axis=1, dtype=np.float64)
 
 
+def squared_norms(array: Array) -> Array:
+    """Row sums of squares in float64, a few rows at a time so that no large copy is made."""
+    xp = namespace_of(array)
+    total = xp.empty(array.shape[0])
+    for m in range(0, array.shape[0], 64):
+        rows = array[m : m + 64].astype(np.float64)
+        total[m : m + 64] = xp.einsum("ij,ij->i", rows, rows)
+    return total
+
+
 def half_student_t4_on_log_scale(v: Array) -> Array:
     """Log density of v = log s, elementwise, where s has density 2*t4(s): Jacobian included."""
     xp = namespace_of(v)
