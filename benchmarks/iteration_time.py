@@ -27,12 +27,12 @@ HERE = Path(__file__).parent
 HELP = argparse.RawDescriptionHelpFormatter
 PROBLEMS = [f"{kind}-{size}" for kind in ("rpoisson", "irt", "volatility") for size in ("small", "large")]
 PROBLEMS.insert(3, "irt-small-missing")
-FAMILIES = ["mean-field", "structured", "structured-ns", "full-rank"]
+FAMILIES = ["mean-field", "structured", "structured-ns", "markov", "full-rank"]
 PEERS = {"mean-field", "full-rank"}  # AutoNormal and AutoMultivariateNormal
 TOO_LARGE = {(problem, "full-rank") for problem in PROBLEMS if problem.endswith("large")}  # some 300 bytes a parameter
 SHOWN = [
     "problem", "family", "cores", "ms", "floor_ms", "numpyro_ms", "numpyro_over_ours",
-    "numpyro_over_ours_median", "over_mean_field", "peak_mib", "numpyro_peak_mib",
+    "numpyro_over_ours_median", "over_mean_field", "over_structured", "peak_mib", "numpyro_peak_mib",
     "numpyro_over_ours_peak", "other_cores",
 ]  # fmt: skip
 
@@ -108,10 +108,11 @@ def measure(problem: str, n_cores: int, a: argparse.Namespace) -> list[dict[str,
                     f"{last['density_difference']:.1e}, its gradient by {last['gradient_difference']:.1e}",
                     flush=True,
                 )
-    mean_field = next((r["ms"] for r in rows if r["family"] == "mean-field" and "ms" in r), None)
+    ms = {row["family"]: row["ms"] for row in rows if "ms" in row}
     for row in rows:
-        if mean_field and "ms" in row:
-            row["over_mean_field"] = row["ms"] / mean_field
+        for family, column in (("mean-field", "over_mean_field"), ("structured", "over_structured")):
+            if family in ms and "ms" in row:
+                row[column] = row["ms"] / ms[family]
     return rows
 
 
