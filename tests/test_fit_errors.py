@@ -242,7 +242,7 @@ def test_a_fit_of_another_layout_is_refused() -> None:
 
 @pytest.mark.parametrize("where", ["value", "gradient"])
 def test_a_density_that_is_not_finite_at_the_start_is_refused(where: str) -> None:
-    """It is finite near 0, where LogDensity looks at it, and NaN where the run would start."""
+    """It is finite near 0, where runs start unless told otherwise, and NaN where this one would."""
 
     def fn(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         value, slope = -0.5 * (points**2).sum(axis=1), -points

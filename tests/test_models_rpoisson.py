@@ -41,6 +41,19 @@ def test_log_density_is_the_sum_of_scipys_densities_at_the_papers_small_size(off
     np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-10)
 
 
+@pytest.mark.parametrize("count", [3.0, 1e3, 1e5, 1e7])
+def test_float32_points_lose_no_nats_at_large_counts(count: float) -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(1000, 2))
+    eta = np.log(count) + X @ [0.3, -0.2] + 0.3 * rng.normal(size=1000)
+    model = RobustPoisson(X, rng.poisson(np.exp(eta)))
+    start = np.concatenate([[0.0, 0.0, -1.0, np.log(count), 0.3, -0.2], eta])
+    points = (start + 0.02 * rng.normal(size=(3, model.dim))).astype(np.float32)
+    expected = [by_scipy(model, x) for x in points.astype(float)]
+    for density in (model.log_density(points), model.log_density_and_gradient(points)[0]):
+        np.testing.assert_allclose(density, expected, rtol=0, atol=2e-3)
+
+
 def test_natural_values_are_what_the_names_say() -> None:
     model = make(3, 2)
     natural = model.constrain(np.arange(9.0))

@@ -14,6 +14,8 @@ from pyturingvi.models.checks import check_values
 from pyturingvi.models.labels import relabel
 from pyturingvi.support.array_namespace import Array, namespace_of
 
+_PROBED = (0.0, 1.0, -1.0, 10.0, -10.0)  # the latter where fn is not finite at the former
+
 Function = Callable[[np.ndarray], tuple[Any, Any]]
 
 
@@ -28,7 +30,7 @@ class LogDensity(Model):
     fn : callable
         Takes a (M, d) float64 array of points, each row in the order `[z, y_1, ..., y_N]`, and returns the
         log densities (M,) and their gradients (M, d). It is called with varying M. It may return -inf or NaN
-        far out; a fit that runs into such values stops and says so.
+        where it is not defined; a fit refuses to start there, and stops and says so if it runs into such values.
     layout : Layout
         Who is global and who is local.
     names : list of str, optional
@@ -37,8 +39,8 @@ class LogDensity(Model):
     Raises
     ------
     InputError
-        If fn is not callable, or does not return finite values of the right shapes at a few points near 0
-        (called once on construction to check that), or names has a wrong length.
+        If fn is not callable, does not return numbers of the right shapes (it is called on construction to check
+        that, at a few points near 0), or names has a wrong length.
 
     Examples
     --------
@@ -72,21 +74,29 @@ class LogDensity(Model):
             self.names = labels
 
     def _probe(self) -> None:
-        """Call fn on a few points near 0, their number unlike d so that a transposed gradient shows."""
-        points = np.zeros((3 if self.dim != 3 else 4, self.dim))
-        points[1:] = 0.01 * np.random.default_rng(0).standard_normal(points[1:].shape)
-        try:
-            value, gradient = self._call(points)
-        except Exception as error:
-            error.add_note(f"LogDensity called fn with {points.shape} points near 0 to check it.")
-            raise
-        self._probed: tuple[np.ndarray, np.ndarray] | None = (np.array(value), np.array(gradient))
-        for array, what in ((value, "log density"), (gradient, "gradient")):
-            if not np.isfinite(array).all():
-                raise InputError(
-                    f"LogDensity: the {what} that fn returned near 0 is not finite everywhere. Fits start "
-                    "near 0 unless told otherwise: shift or reparameterize the target."
+        """Call fn on a few points near 0, their number unlike d so that a transposed gradient shows.
+
+        What it returns there need not be finite: `fit` looks at where it starts. It is kept, since it tells one
+        function from another; where it is not finite, so are values elsewhere.
+        """
+        near_0 = np.zeros((3 if self.dim != 3 else 4, self.dim))
+        near_0[1:] = 0.01 * np.random.default_rng(0).standard_normal(near_0[1:].shape)
+        self._probed: list[np.ndarray] | None = []
+        for centre in _PROBED:
+            try:
+                with np.errstate(all="ignore"):
+                    value, gradient = self._call(near_0 + centre)
+            except Exception as error:
+                if centre != 0:  # no business of the user's
+                    break
+                error.add_note(
+                    f"LogDensity called fn with {near_0.shape} points near 0 to check it. Where it is not defined it "
+                    "must return NaN or -inf."
                 )
+                raise
+            self._probed += [np.array(value), np.array(gradient)]
+            if np.isfinite(value).all() and np.isfinite(gradient).all():
+                break
 
     def _call(self, points: Array) -> tuple[np.ndarray, np.ndarray]:
         if self._fn is None:
@@ -116,8 +126,8 @@ class LogDensity(Model):
         return coords
 
     def fingerprint(self) -> list[Any]:
-        """What fn returned when it was probed: another function with the same layout is another model."""
-        return [] if self._probed is None else list(self._probed)
+        """What fn returned when it was tried: another function with the same layout is another model."""
+        return list(self._probed or [])
 
     def get_state(self) -> dict[str, Any]:
         """The layout and the names; the function cannot be written to a file."""

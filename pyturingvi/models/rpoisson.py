@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _MAX_COUNT = 2.0**53
 _FAR, _WIDE, _NARROW = 20.0, 100.0, 0.03  # mean in sd, sd and range of a covariate beyond which advice is given
 _SCALES = ("s_alpha", "s_beta", "s_eta")
+_LARGEST_LOSS = 0.01  # nats that a log density may lose in float32
 
 
 class RobustPoisson(OnePassModel):
@@ -90,6 +91,8 @@ class RobustPoisson(OnePassModel):
         self._design = np.vstack([np.ones(n_rows), matrix.T])
         self._sizes = np.array([1.0, n_covariates, n_rows])
         self._log_factorials = np.array([math.lgamma(count + 1.0) for count in counts])
+        # rounding of float32 in y*eta and exp(eta) at eta = log y, as it adds up over the rows
+        self._large_counts = float(np.linalg.norm(counts * np.log1p(counts))) * 2.0**-24 > _LARGEST_LOSS
         self._constant = -math.fsum(self._log_factorials) - 0.5 * (1 + n_covariates + n_rows) * LOG_2PI
 
     def advice(self) -> list[str]:
@@ -170,7 +173,11 @@ class RobustPoisson(OnePassModel):
         if z.dtype == np.float64:
             likelihood, squares = eta @ counts, xp.einsum("mn,mn->m", residual, residual)
         else:  # products in float32, sums in float64
-            likelihood, squares = row_sums(eta * counts), row_sums(residual * residual)
+            squares = row_sums(residual * residual)
+            if self._large_counts:
+                eta = eta.astype(np.float64)
+                rate, (counts,) = xp.exp(eta), self._on(eta, counts=self.y)
+            likelihood = row_sums(eta * counts)
         likelihood -= row_sums(rate)
         wide = z.astype(np.float64)
         (sizes,) = self._on(wide, sizes=self._sizes)
