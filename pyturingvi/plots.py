@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyturingvi.result import Fit
 
 # one colour a family in every picture, told apart by colour-blind readers too
-COLOURS = {"mean-field": "#0072B2", "structured": "#D55E00", "full-rank": "#009E73"}
+COLOURS = {"mean-field": "#0072B2", "structured": "#D55E00", "markov": "#CC79A7", "full-rank": "#009E73"}
 
 
 def pyplot() -> Any:
