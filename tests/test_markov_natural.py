@@ -194,6 +194,19 @@ def test_a_normal_time_series_is_found_exactly(size: int) -> None:
     assert plain.elbo.elbo.iloc[-1] < value - 1
 
 
+@pytest.mark.parametrize(
+    ("base", "dtype"), [("laplace", "float64"), (("student_t", 6), "float64"), ("gaussian", "float32")]
+)
+def test_other_bases_and_float32_reach_the_same_location_and_scale(base: Any, dtype: str) -> None:
+    """The optimum of a location-scale family on a normal target is the same for every base."""
+    target = autoregressive(n_times=12)
+    fit = tv.fit(target.model, Markov(base=base), engine="numpy", progress=False, dtype=dtype)
+    assert fit.status == "converged"
+    sd = np.sqrt(np.diag(target.covariance))
+    np.testing.assert_allclose((fit.location - target.mean) / sd, 0, atol=0.3)
+    np.testing.assert_allclose(np.sqrt((fit.scale.toarray() ** 2).sum(axis=1)) / sd, 1, atol=0.25)
+
+
 def test_smaller_families_go_first() -> None:
     layout = Layout(2, 5, 1)
     assert stages_of(Markov(), layout, warm=True) == [MeanField(), Structured(), Markov()]
