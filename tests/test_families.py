@@ -280,6 +280,25 @@ def test_any_layout_agrees_with_dense_algebra(layout: Layout, seed: int, family:
     )
 
 
+@each_family
+@pytest.mark.parametrize("base", BASES, ids=str)
+def test_globals_drawn_alone_are_their_noise_through_the_first_rows_of_the_scale(family: Family, base: Any) -> None:
+    layout = Layout(4, 3, 2)
+    bound = replace(family, base=base).bind(layout)  # type: ignore[call-arg]
+    flat = random_flat(family, layout, seed=3)
+    noise = np.empty((50, 4))
+    bound.base.fill(np.random.default_rng(8), noise)
+    expected = flat[:4] + noise @ bound.scale(flat).toarray()[:4, :4].T
+    np.testing.assert_allclose(bound.draw_globals(flat, np.random.default_rng(8), 50), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_globals_of_a_mean_field_are_drawn_without_their_matrix() -> None:
+    layout = Layout(4_000, 1, 1)
+    bound = MeanField().bind(layout)
+    flat = random_flat(MeanField(), layout, seed=4)
+    assert peak_memory(lambda: bound.draw_globals(flat, np.random.default_rng(8), 10)) < 1e6  # the matrix: 128 MB
+
+
 # ---- names -------------------------------------------------------------------------------------------------
 @each_family
 @pytest.mark.parametrize("base", BASES, ids=str)

@@ -285,6 +285,14 @@ def test_memory_is_counted_to_the_byte(
     assert quick_fit(Counting().model, n_iterations=1, **arguments).params.size == n_params
 
 
+def test_the_advice_where_a_border_is_too_large_is_a_smaller_family() -> None:
+    model = Counting(Layout(200, 300, 1)).model
+    with pytest.raises(MemoryLimitError, match="family='mean-field' has 1,000 parameters"):
+        quick_fit(model, "structured", max_memory=10**6)
+    with pytest.raises(MemoryLimitError, match=r"dtype='float32' halves it\.$"):
+        quick_fit(model, "mean-field", max_memory=10**4, elbo_samples=8)
+
+
 def test_memory_without_a_limit_can_be_asked_for() -> None:
     for limit in (float("inf"), np.int64(10**9)):
         assert quick_fit(Counting().model, n_iterations=1, max_memory=limit).n_updates == 1

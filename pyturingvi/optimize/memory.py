@@ -141,6 +141,8 @@ def check_memory(
             advice = "family='structured' grows linearly with the number of locals"
         else:
             advice = "dtype='float32' halves it"
+            if family.name != "mean-field":
+                advice += f", and family='mean-field' has {2 * layout.dim:,} parameters"
         raise MemoryLimitError(
             f"A {family.name} fit with d={layout.dim} has {p:,} parameters and needs {needed:,} bytes "
             f"({needed / 2**30:.1f} GiB) for parameters, gradient, optimizer state and draws; {have:,} bytes "
