@@ -181,8 +181,10 @@ def test_what_is_wrong_with_a_long_table_is_said():
     with pytest.raises(InputError, match=rf"is not a number \({len(long)} such rows.*Recode"):
         ItemResponse.from_long(words, **COLUMNS)
     lists = long.assign(right=[[1]] * len(long))
-    with pytest.raises(InputError, match="'right' holds what is no number"):
+    with pytest.raises(InputError, match="column 'right' has lists or the like as entries"):
         ItemResponse.from_long(lists, **COLUMNS)
+    with pytest.raises(InputError, match="column 'who' has lists or the like"):
+        ItemResponse.from_long(long.assign(who=[[1]] * len(long)), **COLUMNS)
     silent = long.assign(right=long["right"].astype(float).where(long["who"] != who))
     with pytest.raises(InputError, match=rf"student {who} has no response at all \(1 such students\)"):
         ItemResponse.from_long(silent, **COLUMNS)

@@ -88,6 +88,9 @@ def test_a_pyarrow_table_is_taken_as_a_data_frame() -> None:
     np.testing.assert_array_equal(poisson.y, [0, 1, 2])
     assert StochasticVolatility(ArrowTable(frame - 0.5)).series == ["a", "b"]
     assert ItemResponse(table).coords["item"] == ["a", "b"]
+    long = pd.DataFrame({"who": [7, 7, 8, 8], "what": [*"abab"], "right": [1, 0, 0, 1]})
+    names = {"student": "who", "item": "what", "response": "right"}
+    assert ItemResponse.from_long(ArrowTable(long), **names).coords == {"item": ["a", "b"], "student": [7, 8]}
     assert list(read_data(table)) == ["a", "b"]
     with pytest.raises(InputError, match=r"X has 1 entries .*column 'a': NaN"):
         RobustPoisson(ArrowTable(frame.replace(0.0, None)[["a"]]), [0, 1, 2])

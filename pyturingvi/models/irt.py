@@ -81,7 +81,7 @@ class ItemResponse(OnePassModel):
 
         Parameters
         ----------
-        df : DataFrame
+        df : DataFrame or pyarrow Table
             Long table. Pairs of student and item that do not occur are missing cells.
         student, item, response : str
             Names of the columns. Students and items keep their order of first appearance.
@@ -119,7 +119,7 @@ class ItemResponse(OnePassModel):
             As in `ItemResponse`; one student is enough. Columns of a DataFrame are the names of items, in any order,
             and items that were not given may be left out; an array has all K items in the order of the model.
         student, item, response : str, optional
-            Names of the columns, where `responses` is a long DataFrame, one row a response.
+            Names of the columns, where `responses` is a long table, one row a response.
         n_draws : int
             0 fixes the items at the fit's location: `log gamma`, `beta` and `mu_beta` at their means. From 2 on, the
             posterior is averaged over as many draws of the items from the fit, so that `sd` has their uncertainty.

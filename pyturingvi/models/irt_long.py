@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.models.checks import as_frame
 from pyturingvi.models.irt_answers import Answers
 from pyturingvi.models.irt_responses import (
     MISSING,
@@ -31,19 +32,18 @@ class LongTable(NamedTuple):
 def read_long(
     df: Any, student: str, item: str, response: str, *, least: int = 2, caller: str = "from_long"
 ) -> LongTable:
-    """A DataFrame's answers with its students and items, both in order of first appearance.
+    """The answers of a DataFrame or pyarrow Table with its students and items, both in order of first appearance.
 
-    An InputError if it is no DataFrame or empty, a column is absent or there twice, a student or item is missing, a
+    An InputError if it is neither or empty, a column is absent or there twice, a student or item is missing, a
     response is not 0, 1 or missing, a pair occurs twice, a student or an item has no response, or there are fewer than
     `least` of one.
     """
-    import pandas as pd
-
+    df = as_frame(df)
     _check_columns(df, student, item, response, caller)
     # One number tells the pair and the response: sorted, it has the answers in order and repeats side by side. At ten
     # million rows an array of such numbers takes 80 MB, and three of them are there at a time.
-    key, item_index = pd.factorize(df[item])
-    rows, student_index = pd.factorize(df[student])
+    key, item_index = _numbered(df[item], caller)
+    rows, student_index = _numbered(df[student], caller)
     n_students, n_items = len(student_index), len(item_index)
     key *= n_students
     key += rows
@@ -76,7 +76,7 @@ def _check_columns(df: Any, student: str, item: str, response: str, caller: str)
     import pandas as pd
 
     if not isinstance(df, pd.DataFrame):
-        raise InputError(f"{caller}: df must be a pandas DataFrame, got {type(df).__name__}.")
+        raise InputError(f"{caller}: df must be a pandas DataFrame or a pyarrow Table, got {type(df).__name__}.")
     for column in (student, item, response):
         if column not in df.columns:
             raise unknown_name("column", column, [str(name) for name in df.columns])
@@ -93,16 +93,23 @@ def _check_columns(df: Any, student: str, item: str, response: str, caller: str)
             )
 
 
-def _codes(df: Any, student: str, item: str, response: str, caller: str) -> np.ndarray:
-    """The responses as int8 codes, by way of the few different ones."""
+def _numbered(column: Any, caller: str) -> tuple[np.ndarray, Any]:
+    """The number of each entry among the different ones, and these."""
     import pandas as pd
 
     try:
-        numbers, different = pd.factorize(df[response])  # a missing one is number -1
+        numbers, different = pd.factorize(column)
     except TypeError:
         raise InputError(
-            f"{caller}: column {response!r} holds what is no number. Code right as 1, wrong as 0."
+            f"{caller}: column {column.name!r} has lists or the like as entries. Students and items are told by numbers, "
+            "words or dates; responses are 1, 0 or missing."
         ) from None
+    return numbers, different
+
+
+def _codes(df: Any, student: str, item: str, response: str, caller: str) -> np.ndarray:
+    """The responses as int8 codes, by way of the few different ones."""
+    numbers, different = _numbered(df[response], caller)  # a missing one is number -1
     values = column_values(different)
     codes, bad, no_number = codes_of(values)
     if bad.any():
