@@ -101,8 +101,8 @@ def _numbered(column: Any, caller: str) -> tuple[np.ndarray, Any]:
         numbers, different = pd.factorize(column)
     except TypeError:
         raise InputError(
-            f"{caller}: column {column.name!r} has lists or the like as entries. Students and items are told by numbers, "
-            "words or dates; responses are 1, 0 or missing."
+            f"{caller}: column {column.name!r} has lists or the like as entries. Students and items have numbers, "
+            "words or dates as names; responses are 1, 0 or missing."
         ) from None
     return numbers, different
 
