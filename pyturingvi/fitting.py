@@ -11,6 +11,7 @@ import numpy as np
 
 from pyturingvi.diagnosis.draws import elbo_at
 from pyturingvi.diagnosis.problems import convergence_problems
+from pyturingvi.diagnosis.shape import shape_problems
 from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import ConvergenceWarning, InputError
 from pyturingvi.families import BoundFamily, Family
@@ -246,6 +247,8 @@ def run(
         ends_by_itself=settings.optimizer.ends_by_itself,
         advice=model.advice(),
     )
+    if outcome.status == "converged":
+        found.warnings += shape_problems(found, settings.dtype, settings.seed)
     return found
 
 

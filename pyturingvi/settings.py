@@ -16,8 +16,9 @@ from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.memory import fit_bytes, natural_bytes
-from pyturingvi.optimize.natural_plan import CAP, choose_draws
+from pyturingvi.optimize.natural_plan import CAP
 from pyturingvi.optimize.natural_rule import NaturalGradient
+from pyturingvi.optimize.natural_stages import choose_draws
 from pyturingvi.optimize.rules import Adam, Rule, get_rule
 from pyturingvi.support.archive import digest
 from pyturingvi.support.arguments import LARGEST_SEED, positive_number, real_array, whole_number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -484,3 +485,30 @@ def test_restarts_need_a_start_that_is_known(poisson: Any) -> None:
     fit = quick_fit(poisson, n_iterations=1, init_location=np.zeros(poisson.dim))
     with pytest.raises(InputError, match="began at a location of its own"):
         fit.diagnose(n=100, seeds=[1])
+
+
+def test_the_default_fit_warns_of_a_funnel() -> None:
+    for seed in range(3):
+        with pytest.warns(tv.ConvergenceWarning, match="do not trust it"):
+            tv.fit(tv.models.LogDensity(funnel, Layout(1, 9, 1)), seed=seed, progress=False, engine="numpy")
+
+
+@pytest.mark.parametrize("sd", [1e-3, 1.0])
+def test_float32_that_cannot_resolve_a_variable_is_told(sd: float) -> None:
+    """Numbers near 10,000 lie 1e-3 apart in float32."""
+
+    def narrow(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        r = (np.asarray(points, dtype=np.float64) - 1e4) / sd
+        return -0.5 * (r**2).sum(axis=1), -r / sd
+
+    model = tv.models.LogDensity(narrow, Layout(2, 0, 0))
+    options = {"progress": False, "engine": "numpy", "init_location": 1e4, "init_scale": sd / 2}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        fit = tv.fit(model, "mean-field", dtype="float32", n_iterations=3000, **options)
+    told = [str(one.message) for one in seen if issubclass(one.category, tv.ConvergenceWarning)]
+    if sd == 1.0:
+        assert (fit.status, told) == ("converged", [])
+    else:
+        assert fit.status != "converged" or any("float32 cannot resolve 2 of the 2" in text for text in told)
+        assert told

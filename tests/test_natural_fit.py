@@ -23,6 +23,8 @@ from pyturingvi.support.archive import read_archive, write_archive
 from pyturingvi.support.interrupts import request_interrupt
 
 LAYOUT = Layout(2, 3, 1)
+# what the optimizer does is asked here, not whether the family holds the posterior
+misfit_allowed = pytest.mark.filterwarnings("ignore:.*The fit converged, but do not trust it")
 each_family = pytest.mark.parametrize("family", ["mean-field", "structured", "full-rank"])
 
 
@@ -180,6 +182,7 @@ def poisson_model(seed: int, n: int = 20, p: int = 2, level: float = 0.5) -> tv.
     return poisson_of(random.poisson(np.exp(eta)), x)
 
 
+@misfit_allowed
 @pytest.mark.parametrize(
     "model",
     [
@@ -211,12 +214,14 @@ def test_the_rates_of_large_counts_are_known_to_their_roots() -> None:
     np.testing.assert_allclose(np.sqrt((found.scale.toarray() ** 2).sum(axis=1))[rows], counts**-0.5, rtol=0.2)
 
 
+@misfit_allowed
 @given(st.integers(0, 10**6), st.integers(3, 25), st.integers(1, 3), st.floats(-1, 8))
 @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_structured_ends_no_lower_than_mean_field_on_poisson_models(seed: int, n: int, p: int, level: float) -> None:
     assert_above_mean_field(poisson_model(seed, n, p, level))
 
 
+@misfit_allowed
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.floats(0, 0.3))
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_structured_ends_no_lower_than_mean_field_near_gaussians(
@@ -315,7 +320,7 @@ def whole_run(family: str, **changes: Any) -> tv.Fit:
 def test_a_run_stopped_by_the_callback_goes_on_to_the_same_bits(tmp_path: Path, place: str, family: str) -> None:
     whole = whole_run(family)
     total = whole.n_updates
-    n = {"start": 12, "second start": 45, "climb": total // 2, "averaging": total - 10, "end": total}[place]
+    n = {"start": 12, "second start": 28, "climb": total // 2, "averaging": total - 10, "end": total}[place]
     path = tmp_path / "run.npz"
     part = fit(poisson_model(3), family, checkpoint=path, callback=stop_at(n))
     assert part.family.name == family
@@ -332,7 +337,7 @@ def test_a_run_stopped_by_the_callback_goes_on_to_the_same_bits(tmp_path: Path, 
 def test_a_budget_that_ends_within_a_leg_can_be_raised(tmp_path: Path, form: bool, dtype: str) -> None:
     family, path = Structured(standardized=form), tmp_path / "run.npz"
     whole = fit(poisson_model(3), family, dtype=dtype)
-    for n in (3, 13, 28, 29, 47):
+    for n in (3, 13, 28, 29, 43):
         part = fit(poisson_model(3), family, checkpoint=path, n_iterations=n, dtype=dtype)
         assert (part.status, part.n_updates) == ("completed", n)
         assert part.family == family
@@ -342,7 +347,7 @@ def test_a_budget_that_ends_within_a_leg_can_be_raised(tmp_path: Path, form: boo
 
 
 @pytest.mark.parametrize("every", [None, 7])
-@pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.9])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.65])
 def test_ctrl_c_within_a_leg_leaves_no_trace_after_resuming(tmp_path: Path, share: float, every: int | None) -> None:
     calls, stop = [0], [math.inf]
 
@@ -377,7 +382,7 @@ class Failing:
         return eight_schools(points)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.4, 0.66, 0.95])
+@pytest.mark.parametrize("share", [0.15, 0.4, 0.6, 0.7])
 def test_an_exception_in_the_middle_carries_the_fit_so_far_and_leaves_no_trace(tmp_path: Path, share: float) -> None:
     failing, path = Failing(), tmp_path / "run.npz"
     failing.calls = 0

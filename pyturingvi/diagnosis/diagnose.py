@@ -27,8 +27,8 @@ from pyturingvi.support.arguments import LARGEST_SEED, listed, whole_number
 if TYPE_CHECKING:
     from pyturingvi.result import Fit
 
-LARGEST_JOINT = 30  # variables whose weights say something when all are taken at once
 _LEAST_DRAWS = 100
+LARGEST_JOINT = 30  # variables whose weights say something when all are taken at once
 
 
 def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None = None) -> Diagnosis:

@@ -72,6 +72,7 @@ class JuliaNaturalStepper(NaturalStepper):
                 n_samples=int(leg.n_samples),
                 frames=bool(leg.frames),
                 anneal_from=int(leg.anneal_from),
+                global_rate=float(leg.global_rate),
                 count=self._count,
             )
         except EngineError as error:

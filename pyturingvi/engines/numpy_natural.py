@@ -56,18 +56,18 @@ class NumpyNaturalStepper(NaturalStepper):
             else:
                 noise = self.stream.draw(self.done, leg.n_samples // 2, leg.frames)
             rate = leg.rate_at(self.done)
-            found = self.state.update(noise, self.given is None, rate, leg.momentum, leg.trust)
+            found = self.state.update(noise, self.given is None, rate, leg.momentum, leg.trust, leg.global_rate)
             if found is None:
                 return self._report(rows), False
             self.done += 1
-            rows.append((found.mean, found.variance, found.inner, found.square, found.shortened))
+            rows.append((found.mean, found.variance, found.inner, found.square, found.shortened, found.global_square))
             if time.perf_counter() >= stop:
                 break
         return self._report(rows), True
 
     def _report(self, rows: list[tuple[float, ...]]) -> np.ndarray:
         self.unreported = ()
-        return np.array(rows).reshape(-1, 5)
+        return np.array(rows).reshape(-1, 6)
 
     def mark(self) -> None:
         self.start = self.state.work  # an update makes a new vector

@@ -78,6 +78,14 @@ class NaturalCoordinates(ABC):
         places = self.bound.diagonal
         return float(location * (one @ other) + (diagonal - location) * (one[places] @ other[places]))
 
+    def global_square(self, direction: Array) -> float:
+        """Squared norm of what a direction does to the globals alone; 0 where they have no block of their own."""
+        return 0.0
+
+    def quicken_globals(self, step: Array, factor: float) -> None:
+        """Multiply what a step does to the globals alone, in place, where they have a block of their own."""
+        return
+
     @abstractmethod
     def limit(self, step: Array, trust: float) -> float:
         """Shorten each block of a step to norm `trust` in place; the share of blocks that were longer."""
@@ -152,6 +160,19 @@ class StructuredCoordinates(NaturalCoordinates):
             g_y[...] = bound.times_locals(work, g_y, transposed=True)
         slopes[:, :d_z] = whitened
         return slopes
+
+    def global_square(self, direction: Array) -> float:
+        bound = self.bound
+        if not bound.layout.n_local:
+            return 0.0
+        z, zz = direction[: bound.layout.n_global], direction[bound._zz]
+        return float(z @ z + zz @ zz)
+
+    def quicken_globals(self, step: Array, factor: float) -> None:
+        bound = self.bound
+        if bound.layout.n_local:
+            step[: bound.layout.n_global] *= factor
+            step[bound._zz] *= factor
 
     def limit(self, step: Array, trust: float) -> float:
         bound, xp, layout = self.bound, self.bound.xp, self.bound.layout

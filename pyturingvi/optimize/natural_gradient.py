@@ -35,6 +35,8 @@ class UpdateStats:
         left; and with itself. In nats.
     shortened : float
         Share of the blocks whose step was longer than the trust region.
+    global_square : float
+        The part of `square` in the globals' own block.
     """
 
     mean: float
@@ -42,6 +44,7 @@ class UpdateStats:
     inner: float
     square: float
     shortened: float
+    global_square: float
 
 
 class NaturalGradientState:
@@ -76,7 +79,9 @@ class NaturalGradientState:
         # a piece's points stay in cache; a GPU takes all at once
         self._rows = max(4, _PIECE_BYTES // (itemsize * self.bound.layout.dim)) if xp is np else 1 << 30
 
-    def update(self, noise: Array, paired: bool, rate: float, momentum: float, trust: float) -> UpdateStats | None:
+    def update(
+        self, noise: Array, paired: bool, rate: float, momentum: float, trust: float, global_rate: float = 0.0
+    ) -> UpdateStats | None:
         """Make one update; None, with everything as it was, if it would not be finite.
 
         Parameters
@@ -86,6 +91,8 @@ class NaturalGradientState:
             Whether each row stands for the pair (u, -u).
         rate, momentum, trust : float
             Share of a full step, decay of the averaged direction, and largest norm of a block's step.
+        global_rate : float
+            Share for the globals' own block, where it is more than `rate`.
         """
         coordinates = self.coordinates
         found = self._direction_at(noise, paired)
@@ -95,16 +102,19 @@ class NaturalGradientState:
         coordinates.normalize(self.work, direction)
         inner = coordinates.inner(direction, self.velocity) if self.count else float("nan")
         square = coordinates.inner(direction, direction)
+        global_square = coordinates.global_square(direction)
         weight = (1 - momentum) / (1 - momentum ** (self.count + 1))
         velocity = self.velocity + weight * (direction - self.velocity)
         step = rate * velocity
+        if global_rate > rate:
+            coordinates.quicken_globals(step, global_rate / rate)
         shortened = coordinates.limit(step, trust)
         moved = self.work.copy()
         coordinates.retract(moved, step)
         if not coordinates.usable(moved):
             return None
         self.work, self.velocity, self.count = moved, velocity, self.count + 1
-        return UpdateStats(float(found.mean()), float(found.var(ddof=1)), inner, square, shortened)
+        return UpdateStats(float(found.mean()), float(found.var(ddof=1)), inner, square, shortened, global_square)
 
     def _direction_at(self, noise: Array, paired: bool) -> np.ndarray | None:
         """Fill the direction from the draws; `log p - log q` of each draw, or None if something is not finite."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyturingvi.settings import Settings
 
 VECTORS = ("params", "velocity", "mark", "best")
-_COLUMNS = 5  # of what a leg reports: mean, variance, inner, square, shortened
+_COLUMNS = 6  # of what a leg reports: mean, variance, inner, square, shortened, global_square
 
 
 class NaturalStepper(ABC):
@@ -59,7 +59,7 @@ class NaturalStepper(ABC):
         Returns
         -------
         rows : (n, 5) array
-            One an update: mean and variance of `log p - log q`, inner, square, shortened.
+            One an update: mean and variance of `log p - log q`, inner, square, shortened, global_square.
         finite : bool
             False if the next update would not be finite; everything is then as the last finite one left it.
         """
@@ -248,9 +248,10 @@ class _Loop:
             self._embed_in_last()
         if verdict == "converged":
             self.status = "converged"
+            averaged = done - int(state.anneal_from)
             self.message = (
                 f"after {done} updates: the ELBO rose by {state.rise:.2g} nats over the last part of the climb "
-                f"(standard error {state.rise_error:.2g}), and {int(state.anneal_length)} averaged its noise out"
+                f"(standard error {state.rise_error:.2g}), and {averaged} averaged its noise out"
             )
         elif verdict == "diverged":
             self.status = "diverged"

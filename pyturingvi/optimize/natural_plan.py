@@ -1,8 +1,10 @@
 """When a fit by natural gradients changes its rate, goes back, and ends: decided alike for both engines.
 
 A run goes through *stages*, each with a larger family that starts where the former one ended, and a stage through
-*legs* of a few updates at equal settings, between which all decisions fall. The last stage first climbs, until the ELBO
-no longer rises beyond its noise, and then lets the rate fall like 1/k, which averages the noise of k updates out.
+*legs* of a few updates at equal settings, between which all decisions fall. In the last stage the rate stays while the
+ELBO rises or directions agree, and falls while they turn back on each other: then noise, not distance, is what is left.
+The noise of a step costs `rate tr S / 4` nats, with S the covariance of the direction from M draws, so that a lower
+rate is worth as many more draws at no more cost a unit of progress.
 """
 
 from __future__ import annotations
@@ -12,66 +14,25 @@ from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
-from pyturingvi.families import Family, FullRank, Markov, MeanField, Structured
-from pyturingvi.families.base_distributions import Gaussian
+from pyturingvi.families import Family, MeanField
 from pyturingvi.layout import Layout
+from pyturingvi.optimize.natural_stages import Draws, choose_draws, stages_of
 
 CLIMB, ANNEAL = 0, 1
-HISTORY_COLUMNS = 6
+HISTORY_COLUMNS = 7
 CAP = 20_000  # updates after which a run ends in any case
 _LEG = 5
 _MOST_SETBACKS = 20
-_FIRST_RATE = 0.5
-_NOISE_LEFT = 0.1  # nats that the noise of the steps may cost in the end
-_WORTH = 0.8  # nats to be had yet that are worth going on for
-_HUGE = 1e100  # an ELBO beyond is that of parameters on their way to infinity
 _RECOVERY = 6  # legs without a setback after which the rate rises again
-_LONGEST_ANNEAL = 400
-_DRAWS_PER_DIMENSION = 4
-_FEWEST_DRAWS, _MOST_DRAWS = 16, 2048
-
-
-@dataclass(frozen=True)
-class Draws:
-    """How an update draws: `n_samples` draws in antithetic pairs, as frames or independent, and the rate they bear."""
-
-    n_samples: int
-    frames: bool
-    rate: float
-
-
-def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: float | None) -> Draws:
-    """Draws and rate of an update, from the effective dimension; what is given stays.
-
-    The noise of a row of the scale grows with the number of its entries, so that the stable rate is proportional to M
-    over the effective dimension. Frames take that noise away, but for what is not Gaussian in the posterior.
-    """
-    size = family.effective_dimension(layout)
-    gaussian = type(family.base_distribution) is Gaussian
-    per_dimension = _DRAWS_PER_DIMENSION * (1 if gaussian else 12)  # the noise does not vanish at the optimum
-    few = min(256, max(_FEWEST_DRAWS, 20_000 // layout.dim))  # as many as cost no more than the overhead
-    m = n_samples or 2 * (min(_MOST_DRAWS, max(few, per_dimension * size)) // 2)
-    frames = gaussian and type(family) is not MeanField and m >= 3 * size
-    if size == 1:
-        bears = 0.6
-    else:
-        bears = _FIRST_RATE if frames else min(0.3, (0.05 if gaussian else 0.01) * m / size)
-    return Draws(m, frames, bears if rate is None else rate)
-
-
-def stages_of(family: Family, layout: Layout, warm: bool) -> list[Family]:
-    """The families that a run goes through; from a start of the user's own, the last alone."""
-    if not warm:
-        return [family]
-    kind = type(family)
-    if kind not in (MeanField, Structured, Markov, FullRank):
-        return [family]
-    smaller: list[Family] = [] if kind is MeanField else [MeanField()]
-    if kind in (Markov, FullRank) and layout.n_local:
-        smaller.append(Structured())
-    if type(family.base_distribution) is not Gaussian:
-        smaller.append(kind())  # the best fit to a Gaussian posterior is the same for every base
-    return [*smaller, family]
+_HUGE = 1e100  # an ELBO beyond is that of parameters on their way to infinity
+_WORTH = 3.2  # nats a leg that are worth staying in a smaller family for
+_NOISE_LEFT = 0.1  # nats that the noise of the steps may cost in the end,
+_SHARE_LEFT = 0.003  # or this share of what the family itself loses, about half the variance of `log p - log q`
+_AGREE = 0.25  # inner products above this share of what noise brings say that directions agree
+_AVERAGING_RATE = 0.1  # the rate is halved down to here, and falls like 1/k below
+_GLOBAL_RATE = 0.3
+_LONGEST_ANNEAL = 2000
+_SURE = 2.5  # standard errors of a rise
 
 
 @dataclass
@@ -85,6 +46,7 @@ class Leg:
     n_samples: int
     frames: bool
     anneal_from: int
+    global_rate: float  # of the globals' own block, if above `rate`: few parameters, little noise
 
     def rate_at(self, done: int) -> float:
         """The rate of the update after `done` updates."""
@@ -101,14 +63,15 @@ class PlanState:
     trust: float = 0.0
     since: float = 0  # update from which the history counts
     leg_from: float = 0
-    anneal_from: float = -1
-    anneal_length: float = 0
+    anneal_from: float = -1  # update at which the averaging began
+    steady: float = 0  # update since which the rate is what it is
+    falls: float = 0  # whether the rate falls in the leg at hand
+    global_rate: float = 0.0
     setbacks: float = 0
     best: float = -math.inf
     best_error: float = 0.0
     rise: float = math.nan  # of the ELBO over the last window, with its error
     rise_error: float = math.nan
-    flat: float = 0  # legs in a row without a rise that is worth more
     converged: float = 0
 
 
@@ -119,7 +82,8 @@ class NaturalPlan:
     ----------
     state : PlanState
     history : list of rows
-        One a leg: last update, mean and squared standard error of the ELBO, inner, square, shortened.
+        One a leg: last update, mean and squared standard error of the ELBO, inner, square, shortened,
+            global_square.
     """
 
     def __init__(
@@ -168,12 +132,13 @@ class NaturalPlan:
         length = _LEG if draws.n_samples >= 64 else 2 * _LEG
         last = int(s.leg_from) + length
         momentum = min(self.momentum, max(0.0, 1 - s.rate))
-        anneal = int(s.anneal_from) if s.phase == ANNEAL else -1
-        return Leg(last, s.rate, momentum, s.trust, draws.n_samples, draws.frames, anneal)
+        anneal = int(s.leg_from) if s.falls else -1
+        return Leg(last, s.rate, momentum, s.trust, draws.n_samples, draws.frames, anneal, s.global_rate)
 
     # ---- decisions ----------------------------------------------------------------------------------------
     def finish_leg(self, done: int, rows: np.ndarray, broke: bool) -> str:
-        """Decide after a leg of updates with the columns mean, variance, inner, square, shortened.
+        """Decide after a leg of updates with the columns mean, variance, inner, square, shortened,
+            global_square.
 
         Returns
         -------
@@ -182,6 +147,7 @@ class NaturalPlan:
             "next stage from best", "converged" or "diverged".
         """
         s = self.state
+        rate = self.next_leg().rate_at(done)
         s.leg_from = done
         if broke:
             return self._set_back(done)
@@ -189,7 +155,11 @@ class NaturalPlan:
         mean, squared_error = float(rows[:, 0].mean()), float(rows[:, 1].mean()) / (draws.n_samples * len(rows))
         if len(rows) > 1 and np.isfinite(rows[:, 0]).all():  # draws in pairs and frames are not independent
             squared_error = max(squared_error, float(rows[:, 0].var(ddof=1)) / len(rows))
-        others = [float(np.nanmean(column)) if np.isfinite(column).any() else 0.0 for column in rows[:, 2:].T]
+        inner, square, shortened, global_square = (rows[:, 2:].sum(axis=0) / len(rows)).tolist()
+        if math.isnan(inner):  # a first update has nothing to compare with
+            known = rows[~np.isnan(rows[:, 2]), 2]
+            inner = float(known.mean()) if len(known) else 0.0
+        others = (inner, square, shortened, global_square)
         self.history.append((done, mean, squared_error, *others))
         if self.fixed:
             return "go on"
@@ -201,20 +171,14 @@ class NaturalPlan:
         verdict = "go on"
         if mean > s.best:
             s.best, s.best_error, verdict = mean, error, "best"
-        if s.phase == ANNEAL:
-            if done >= s.anneal_from + s.anneal_length and self._still_pays():
-                s.anneal_length = min(1.5 * s.anneal_length, _LONGEST_ANNEAL * 5)
-            s.converged = float(done >= s.anneal_from + s.anneal_length)
+        if shortened > 0.05 and verdict == "best":
+            s.trust = min(2 * s.trust, self._largest_trust)
+        if self.is_last_stage:
+            self._steer(done, rate)
             return "converged" if s.converged else verdict
         if s.rate < draws.rate and len([row for row in self.history[-_RECOVERY:] if row[0] > s.since]) == _RECOVERY:
             s.rate = min(draws.rate, 1.1 * s.rate)
-        if others[2] > 0.05 and verdict == "best":
-            s.trust = min(2 * s.trust, 16 * self._first_trust)
-        if not self._still_rises():
-            if not self.is_last_stage:
-                return "next stage"
-            self._begin_anneal(done)
-        return verdict
+        return verdict if self._still_rises() else "next stage"
 
     def begin_next_stage(self, done: int) -> None:
         """Go to the next family, after `done` updates."""
@@ -229,6 +193,11 @@ class NaturalPlan:
         # mean-field's blocks are single coordinates
         return 0.5 if type(self.family) is MeanField else 2.0
 
+    @property
+    def _largest_trust(self) -> float:
+        # a posterior may lie as many of the start's standard deviations away as its units make it
+        return self._first_trust * (2.0**20 if type(self.family) is MeanField else 16)
+
     def _set_back(self, done: int) -> str:
         s = self.state
         s.setbacks += 1
@@ -239,55 +208,64 @@ class NaturalPlan:
         return "back"
 
     def _still_rises(self) -> bool:
-        """Whether the ELBO still rises by more than its noise and more than is worth it.
-
-        It is asked over the last third of the legs; or over the last fourth, once directions turn back on each other,
-        which says that the steps circle at their noise.
-        """
+        """Whether the ELBO of a stage but the last still rises by more than its noise and more than is worth it."""
         s = self.state
-        rows = np.array([row[:4] for row in self.history if row[0] > s.since]).reshape(-1, 4)
+        rows = np.array([row[:3] for row in self.history if row[0] > s.since]).reshape(-1, 3)
         if len(rows) < 3:
             return True
-        circles = self.is_last_stage and rows[-2:, 3].mean() < 0
-        window = max(2, len(rows) // 4) if circles else len(rows) // 3
-        if self.is_last_stage and (3 * window > len(rows) or window < (2 if circles else 3)):
-            return True
-        if not self.is_last_stage:
-            window = 1
-        s.rise, s.rise_error = _rise(rows, window)
-        if s.rise_error > 1 + math.sqrt(self.dim) / 4:  # far from anything that noise of this size could hide
-            return True
-        ended = s.rise < 2 * s.rise_error
-        if not self.is_last_stage:
-            return not ended and s.rise > 4 * _WORTH
-        s.flat = s.flat + 1 if ended or self._little_is_left(rows, window) else 0
-        return s.flat < (2 if ended else 4)  # once may be chance
+        s.rise, s.rise_error = _rise(rows, 1)
+        return s.rise_error > self._far or s.rise > max(2 * s.rise_error, _WORTH)
 
-    def _little_is_left(self, rows: np.ndarray, window: int) -> bool:
-        """Whether the rise shrinks geometrically from window to window, to a sum that is not worth going on for."""
+    def _steer(self, done: int, rate: float) -> None:
+        """Choose the rate of the next leg, and say whether the run has converged."""
+        s, draws = self.state, self.present
+        if rate != s.rate:
+            s.rate, s.steady = rate, done
+        rows = np.array(self.history[-2:] if done - s.steady >= 2 * _LEG else self.history[-1:])
+        squared_error, inner, square, global_square = rows[:, [2, 3, 4, 6]].mean(axis=0)
+        noise = max(0.0, square - max(0.0, inner))
+        variance = draws.n_samples * _LEG * squared_error
+        costs = max(_NOISE_LEFT, _SHARE_LEFT / 2 * variance)
+        agree = max(_AGREE * s.rate * noise, 0.2 * costs)
+        climbs = inner > agree or self._climbs()
+        s.falls = 0.0
+        if climbs:
+            settled = not s.setbacks or sum(row[0] > s.since for row in self.history) >= _RECOVERY
+            if inner > 3 * agree and s.rate < draws.rate and settled:  # the rate had fallen too far
+                s.rate, s.steady = min(draws.rate, 1.25 * s.rate), done
+        else:
+            if s.phase == CLIMB:
+                s.phase, s.anneal_from = ANNEAL, done
+            if s.rate > _AVERAGING_RATE:
+                s.rate, s.steady = s.rate / 2, done
+            else:
+                s.falls = 1.0
+        s.global_rate = min(_GLOBAL_RATE, draws.rate, costs / max(global_square, 1e-300)) if draws.frames else 0.0
+        averaged = done - s.anneal_from
+        enough = averaged >= 2 * _LEG and rate * noise / 4 < costs
+        s.converged = float(not climbs and (enough or averaged >= _LONGEST_ANNEAL))
+
+    def _climbs(self) -> bool:
+        """Whether the ELBO has risen by more than its noise since the rate is what it is."""
         s = self.state
-        early = rows[-2 * window : -window, 1].mean()
-        before = float(early - rows[-3 * window : -2 * window, 1].mean())
-        shrinks = before - s.rise - 2 * s.rise_error
-        return bool(window >= 3 and shrinks > 0 and s.rise >= 0.3 * before and s.rise**2 / shrinks < _WORTH)
+        rows = np.array([row[:3] for row in self.history if row[0] > max(s.since, s.steady)]).reshape(-1, 3)
+        if s.phase == CLIMB and len(rows) < 2:
+            return True
+        window, climbs = 1, False
+        while 2 * window <= len(rows) and window <= max(1, len(rows) // 4):
+            rise, error = _rise(rows, window)
+            if s.phase == CLIMB and error > self._far:
+                return True
+            if not climbs:
+                s.rise, s.rise_error = rise, error
+            climbs = climbs or rise > max(_SURE * error, 0.05 * window)
+            window *= 2
+        return climbs
 
-    def _still_pays(self) -> bool:
-        """Whether the ELBO rose over the last third of the averaging: noise had hidden what was left of the climb."""
-        rows = np.array([row[:3] for row in self.history if row[0] > self.state.anneal_from])
-        if len(rows) < 3:
-            return False
-        rise, error = _rise(rows, len(rows) // 3)
-        return rise > max(_WORTH, 2 * error)
-
-    def _begin_anneal(self, done: int) -> None:
-        """Let the rate fall until the steps' noise costs little: at rate 1/k it costs `tr S / (4 k)` nats."""
-        s = self.state
-        recent = np.array(self.history[-3:])
-        noise = max(0.0, float((recent[:, 4] - np.maximum(recent[:, 3], 0)).mean()))
-        s.phase, s.anneal_from = ANNEAL, done
-        spread = math.sqrt(self.present.n_samples * _LEG * float(recent[:, 2].mean()))
-        costs = max(_NOISE_LEFT, 0.005 * spread)
-        s.anneal_length = math.ceil(min(_LONGEST_ANNEAL, max(4 * _LEG, noise / (4 * costs))))
+    @property
+    def _far(self) -> float:
+        """Standard error of a rise that is met only far from the optimum."""
+        return 1 + math.sqrt(self.dim) / 4
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def scalars(self) -> dict[str, float]:

@@ -1,0 +1,56 @@
+"""What a fit by natural gradients goes through, and how many draws its updates take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyturingvi.families import Family, FullRank, Markov, MeanField, Structured
+from pyturingvi.families.base_distributions import Gaussian
+from pyturingvi.layout import Layout
+
+_FIRST_RATE = 0.5
+_DRAWS_PER_DIMENSION = 4
+_FEWEST_DRAWS, _MOST_DRAWS = 16, 2048
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How an update draws: `n_samples` draws in antithetic pairs, as frames or independent, and the rate they bear."""
+
+    n_samples: int
+    frames: bool
+    rate: float
+
+
+def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: float | None) -> Draws:
+    """Draws and rate of an update, from the effective dimension; what is given stays.
+
+    The noise of a row of the scale grows with the number of its entries, so that the stable rate is proportional to M
+    over the effective dimension. Frames take that noise away, but for what is not Gaussian in the posterior.
+    """
+    size = family.effective_dimension(layout)
+    gaussian = type(family.base_distribution) is Gaussian
+    per_dimension = _DRAWS_PER_DIMENSION * (1 if gaussian else 12)  # the noise does not vanish at the optimum
+    few = min(256, max(_FEWEST_DRAWS, 20_000 // layout.dim))  # as many as cost no more than the overhead
+    m = n_samples or 2 * (min(_MOST_DRAWS, max(few, per_dimension * size)) // 2)
+    frames = gaussian and type(family) is not MeanField and m >= 3 * size
+    if size == 1:
+        bears = 0.6
+    else:
+        bears = _FIRST_RATE if frames else min(0.3, (0.05 if gaussian else 0.01) * m / size)
+    return Draws(m, frames, bears if rate is None else rate)
+
+
+def stages_of(family: Family, layout: Layout, warm: bool) -> list[Family]:
+    """The families that a run goes through; from a start of the user's own, the last alone."""
+    if not warm:
+        return [family]
+    kind = type(family)
+    if kind not in (MeanField, Structured, Markov, FullRank):
+        return [family]
+    smaller: list[Family] = [] if kind is MeanField else [MeanField()]
+    if kind in (Markov, FullRank) and layout.n_local:
+        smaller.append(Structured())
+    if type(family.base_distribution) is not Gaussian:
+        smaller.append(kind())  # the best fit to a Gaussian posterior is the same for every base
+    return [*smaller, family]
