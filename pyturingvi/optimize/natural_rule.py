@@ -17,9 +17,10 @@ from pyturingvi.support.parallel import Workers
 class NaturalGradient(Rule):
     """Natural gradients of the ELBO in the local coordinates of the family's scale matrices.
 
-    The steps do not depend on the units of the variables. The run starts in the mean-field family, goes back with a
-    lower rate where a step leads astray, ends once the ELBO no longer rises beyond its noise, and then averages that
-    noise out (Lin, Nielsen, Khan and Schmidt, 2021; Tan, 2021; Roeder, Wu and Duvenaud, 2017).
+    The steps do not depend on the units of the variables. The run starts in the mean-field family and goes back with a
+    lower rate where a step leads astray. The rate falls once the ELBO no longer rises beyond its noise and directions
+    turn back on each other, and the run ends when the noise of its steps costs next to nothing (Lin,
+    Nielsen, Khan and Schmidt, 2021; Tan, 2021; Roeder, Wu and Duvenaud, 2017).
 
     Parameters
     ----------
