@@ -105,30 +105,6 @@ variance(x) = sum(abs2, x .- sum(x) / length(x)) / (length(x) - 1)
     @test isnan(inner)
     @test square ≈ expected.square rtol = 1e-11
     @test cut ≈ expected.cut
-    own = 0 < layout.n_global < d && family isa P.Structured ? (1:(layout.n_global)) : (1:0)
-    direction = P.Unpacked{Float64}(run.objective.pattern)
-    P.unpack!(direction, run.objective.pattern, run.velocity)
-    globals = sum(abs2, direction.location[own]; init=0.0) + sum(abs2, direction.dense[own, own]; init=0.0)
-    @test found.stats[6] ≈ globals rtol = 1e-10 atol = 1e-14
-end
-
-@testset "the globals alone are stepped with their own rate: $layout" for layout in NATURAL_LAYOUTS
-    rng, family, d, n = MersenneTwister(33), P.Structured(), P.dim(layout), layout.n_global
-    B = randn(rng, d, d)
-    model = NormalTarget(layout, randn(rng, d), B * B' / d + I)
-    flat, noise = random_member(rng, family, layout), randn(rng, d, 12, 1)
-    runs = map((P.Leg(0.1, 0.9, 1e6, -1, 0.4), P.Leg(0.1, 0.9, 1e6), P.Leg(0.4, 0.9, 1e6))) do leg
-        run = natural_run(model, family, flat; noise)
-        P.advance!(run, leg, 1; n_samples=12)
-        return run.flat
-    end
-    own, slow, fast = runs
-    pattern = P.ScalePattern(family, layout)
-    has_own = 0 < n < d
-    # the locations of the globals, and their scale, are those of the fast run; the locals' blocks those of the slow one
-    @test own[1:n] ≈ (has_own ? fast : slow)[1:n] rtol = 1e-12
-    blocks = (length(flat) - (P.n_nonzeros(pattern) - P.block_start(pattern)) + 1):length(flat)
-    @test own[blocks] ≈ slow[blocks] rtol = 1e-12
 end
 
 @testset "many dense columns and draws go in panels and chunks: $(nameof(typeof(family)))" for

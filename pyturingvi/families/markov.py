@@ -85,7 +85,7 @@ class BoundMarkov(BoundStructured):
             return
         rest = self.times_locals(work, u_y)
         if self.layout.local_dim == 1:
-            self.xp.einsum("mn,mn->n", rest[:, :-1], pulled[:, 1:], out=out[self._chain])
+            out[self._chain] = self.xp.einsum("mn,mn->n", rest[:, :-1], pulled[:, 1:])
         else:
             before, here = self._columns(rest)[:-1], self._columns(pulled)[1:]
             self.xp.matmul(before, here.transpose(0, 2, 1), out=self.chain(out))

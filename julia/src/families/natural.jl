@@ -125,33 +125,20 @@ function fisher_inner(s::Unpacked, t::Unpacked, pattern::ScalePattern, base::Bas
     return total[]
 end
 
-"""Squared norm of what a direction does to the globals alone; 0 where they have no block of their own."""
-function global_square(t::Unpacked, pattern::ScalePattern)
-    n = has_global_block(pattern) ? pattern.n_dense : 0
-    total = sum(abs2, view(t.location, 1:n); init=0.0)
-    for j in 1:n
-        total += sum(abs2, view(t.dense, j:n, j))
-    end
-    return Float64(total)
-end
-
-has_global_block(pattern::ScalePattern) = 0 < pattern.n_dense < pattern.dim
-
 # ---- steps ----------------------------------------------------------------------------------------------------------
 """
-    bound_step!(step, velocity, pattern, rates, trust, factors) -> share of blocks cut short, NaN if not finite
+    bound_step!(step, velocity, pattern, rate, trust, factors) -> share of blocks cut short, NaN if not finite
 
 Write `rate * velocity` into `step`, each block cut to norm `trust`: the globals, and each local with its border row.
-`rates` are that of all, and that of the globals where they have a block of their own. `factors` is a buffer of length d.
+`factors` is a buffer of length d.
 """
 function bound_step!(
-    step::Unpacked{T}, velocity::Unpacked{T}, pattern::ScalePattern, rates::NTuple{2,T}, trust::T, factors::Vector{T}
+    step::Unpacked{T}, velocity::Unpacked{T}, pattern::ScalePattern, rate::T, trust::T, factors::Vector{T}
 ) where {T}
     n, b = pattern.n_dense, pattern.block_dim
     row_squares!(factors, velocity, pattern)
     n_cut, finite, last = 0, true, 0
     for block in (n > 0 ? 0 : 1):(pattern.n_blocks)
-        rate = rates[block == 0 && has_global_block(pattern) ? 2 : 1]
         first, last = last + 1, last + (block == 0 ? n : b)
         total = zero(T)
         @inbounds for i in first:last
