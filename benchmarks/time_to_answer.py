@@ -1,4 +1,4 @@
-"""Seconds until an answer: `tv.fit(model)` with no other argument on each problem, beside Adam and other libraries.
+"""Seconds until an answer: `tv.fit(model, "structured")` with no other argument, beside Adam and other libraries.
 
     pip install -e ".[data]" jax numpyro blackjax pymc      # the peers are optional
     python benchmarks/time_to_answer.py                     # all parts; hours

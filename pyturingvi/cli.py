@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,8 +48,12 @@ def problems() -> None:
 def fit(
     problem: Annotated[str, typer.Argument(help="A name from `pyturingvi problems`.")],
     family: Annotated[
-        str, typer.Option(help="mean-field (fast, crude), structured, markov (time series), or full-rank (slow, big).")
-    ] = "structured",
+        str | None,
+        typer.Option(
+            help="mean-field (fast, crude), structured, markov (time series) or full-rank (slow, big); by default the "
+            "model's own, which is markov for volatility and structured for others."
+        ),
+    ] = None,
     stepsize: Annotated[
         float | None, typer.Option(help="Fit by Adam with this stepsize, instead of natural gradients.")
     ] = None,
@@ -86,7 +91,7 @@ def fit(
     it was interrupted (likewise saved).
     """
     import pyturingvi as tv
-    from pyturingvi.fitting import run
+    from pyturingvi.fitting import default_family, run
     from pyturingvi.optimize.memory import check_limit
     from pyturingvi.plots import save_elbo_plot
     from pyturingvi.settings import Settings
@@ -94,7 +99,7 @@ def fit(
     from pyturingvi.support.interrupts import DeferredInterrupt
 
     settings = Settings.of(
-        family=family,
+        family=family or "structured",
         stepsize=stepsize,
         n_iterations=20_000 if stepsize is not None and iterations is None else iterations,
         n_samples=samples,
@@ -105,11 +110,13 @@ def fit(
         device=device,
         dtype=dtype,
     )
-    name = settings.family.name
     check_limit(max_memory)
     if checkpoint is not None:
         check_writable(checkpoint, "--checkpoint")
     model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
+    if family is None:
+        settings = replace(settings, family=default_family(model, engine))
+    name = settings.family.name
     target, picture = _targets(model.label, name, out, plot)
     if checkpoint is not None and check_writable(checkpoint, "--checkpoint") in (target, picture):
         raise InputError("--checkpoint and --out name the same file; the fit would replace its own checkpoint.")
@@ -121,6 +128,7 @@ def fit(
         max_memory=max_memory,
         progress=not quiet,
         budget_chosen=iterations is not None,
+        several_starts=family is None,
     )
     with DeferredInterrupt() as late:  # Ctrl-C from here on must not cost the fit
         typer.echo(_summary_text(result))
@@ -130,6 +138,8 @@ def fit(
             f"(Monte Carlo standard error {last['std_error']:.2f}) "
             f"after {result.n_updates:,} updates in {result.seconds:.1f} s"
         )
+        if result.starts is not None:
+            typer.echo(result.starts.words)
         result.save(target)
         typer.echo(f"wrote {target}")
         if picture is not None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from pyturingvi.diagnosis.best_start import best_of_starts
 from pyturingvi.diagnosis.draws import elbo_at
 from pyturingvi.diagnosis.problems import convergence_problems
 from pyturingvi.diagnosis.shape import shape_problems
 from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import ConvergenceWarning, InputError
-from pyturingvi.families import BoundFamily, Family
+from pyturingvi.families import BoundFamily, Family, Structured, get_family
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
@@ -32,7 +34,7 @@ from pyturingvi.support.registry import defines
 
 def fit(
     model: Model,
-    family: str | Family = "structured",
+    family: str | Family | None = None,
     optimizer: Rule | None = None,
     *,
     n_iterations: int | None = None,
@@ -65,7 +67,9 @@ def fit(
     ----------
     model : Model
         One of `tv.models`, or what `tv.load_problem` gave.
-    family : {"mean-field", "structured", "full-rank"} or Family
+    family : {"mean-field", "structured", "markov", "full-rank"} or Family, optional
+        By default the model's own: "markov" for stochastic volatility, else "structured". Where all else is left to
+        `fit` too, it then runs from each start that the model asks for, and keeps the highest ELBO (`Fit.starts`).
     optimizer : Rule, optional
         `tv.NaturalGradient()` (default), or `tv.Adam`, `tv.SGD`, `tv.ProximalSGD`, `tv.ProjectedSGD`, with a number or
         `tv.step_decay(...)` for the stepsize, or a rule of your own: what is passed is what runs, never its parent.
@@ -131,7 +135,7 @@ def fit(
     if not isinstance(getattr(model, "layout", None), Layout):
         raise InputError(f"{model.description} needs `layout = tv.Layout(n_global, n_local, local_dim)` in its class.")
     settings = Settings.of(
-        family=family,
+        family=default_family(model, engine) if family is None else family,
         optimizer=optimizer,
         n_iterations=n_iterations,
         n_samples=n_samples,
@@ -157,6 +161,7 @@ def fit(
         max_memory=max_memory,
         n_threads=n_threads,
         budget_chosen=n_iterations is not None,
+        several_starts=family is None,
     )
     for problem in found.warnings:
         warnings.warn(f"{model.label}: {problem}", ConvergenceWarning, stacklevel=2)
@@ -175,10 +180,12 @@ def run(
     max_memory: float | None = None,
     n_threads: int | None = None,
     budget_chosen: bool = True,
+    several_starts: bool = False,
 ) -> Fit:
     """`fit` with its settings as one object; the other arguments, and the errors, are those of `fit`.
 
     It warns of nothing: what `fit` would warn of is in `Fit.warnings`. budget_chosen: the number of updates was meant.
+    several_starts: run from the model's other starts too, where start and number of updates are left to it.
     """
     check_limit(max_memory)
     n_threads = None if n_threads is None else whole_number("n_threads", n_threads, 1)
@@ -228,7 +235,7 @@ def run(
     )
     monitor = RunMonitor(spec.to_json(), progress, callback, path)
     if settings.engine == "auto" and progress:
-        print(f"pyturingvi: using the {runner.name} engine on {device}")
+        print(f"pyturingvi: using the {runner.name} engine on {device}, and the {family.name} family")
     try:
         outcome = runner.run(model, settings, initial, draws, monitor, target)
     except Exception as error:
@@ -249,7 +256,34 @@ def run(
     )
     if outcome.status == "converged":
         found.warnings += shape_problems(found, settings.dtype, settings.seed)
-    return found
+    usual = init is None and noise is None and settings.describe_start() == Settings().describe_start()
+    if not several_starts or budget_chosen or not (usual and settings.optimizer.ends_by_itself):
+        return found
+
+    def again(name: str, flat: np.ndarray, race: Callable[[int, float], Any]) -> Fit:
+        if progress:
+            print(f"pyturingvi: again, from the {name} start")
+        other = run(
+            model,
+            replace(settings, engine=runner.name),
+            progress=progress,
+            init=flat,
+            callback=race,
+            max_memory=max_memory,
+            n_threads=n_threads,
+            budget_chosen=False,
+        )
+        other.spec = replace(other.spec, init={"start": name, **other.spec.init})
+        return other
+
+    # each begins anew after a resumed run: the checkpoint is that of the first alone
+    return best_of_starts(found, callback, again) if found.status in ("converged", "completed") else found
+
+
+def default_family(model: Model, engine: str) -> Family:
+    """The model's own family; structured where the engine that is named has no such."""
+    family = get_family(model.default_family)
+    return family if engine != "julia" or defines(family, "to_julia") else Structured()
 
 
 def _initial(model: Model, bound: BoundFamily, settings: Settings, init: Any) -> tuple[np.ndarray, dict[str, Any]]:

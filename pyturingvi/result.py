@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyturingvi.diagnosis.starts import Starts
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.families import Family, family_from_config
+from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import check_draws_memory
 from pyturingvi.optimize.monitor import Outcome
@@ -58,6 +61,8 @@ class Fit:
         Wall time of the run.
     warnings : list of str
         What `tv.fit` warned of; empty for a fit read from a file.
+    starts : Starts or None
+        How fits from the model's other starts ended, where it has some: `names`, `elbos`, `distance`, `words`.
     verdict : {None, "good", "usable with care", "do not trust"}
         What `diagnose` said last; None before.
     """
@@ -84,6 +89,7 @@ class Fit:
         self.versions = versions or _versions()
         self.warnings: list[str] = []
         self.verdict: str | None = None
+        self.starts: Starts | None = None
         self._rows = list(elbo_rows)
         self._family = family
         self._bound = self._family.bind(model.layout)
@@ -120,6 +126,22 @@ class Fit:
 
         frame = pd.DataFrame(self._rows, columns=["iteration", "elbo", "std_error", "seconds"])
         return frame.astype({"iteration": int, "elbo": float, "std_error": float, "seconds": float})
+
+    @property
+    def last_elbo(self) -> float:
+        """The last estimate of the ELBO; -inf where there is none."""
+        return self._rows[-1][1] if self._rows and np.isfinite(self._rows[-1][1]) else -np.inf
+
+    def replace_params(self, params: np.ndarray, elbo: float, std_error: float) -> None:
+        """Take other parameters (p,) in place of those at the end of the run, with their ELBO."""
+        self.params = params
+        self._rows[-1] = (self._rows[-1][0], elbo, std_error, self._rows[-1][3])
+
+    @property
+    def global_sds(self) -> np.ndarray:
+        """Standard deviations (d_z,) of the globals in unconstrained space."""
+        scale = GlobalsAndLocals.of(self._bound, self.params).scale
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", scale, scale)))
 
     @property
     def location(self) -> np.ndarray:
@@ -324,6 +346,7 @@ class Fit:
             "versions": self.versions,
             **({} if self.gain is None else {"gain": list(self.gain)}),
             **({} if self.verdict is None else {"verdict": self.verdict}),
+            **({} if self.starts is None else {"starts": asdict(self.starts)}),
         }
         rows = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
         try:
@@ -370,6 +393,7 @@ def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
         outcome = Outcome(arrays["params"], header["n_updates"], header["status"], header["message"], arrived, gain)
         rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
         seconds = header["seconds"]
+        starts = None if header.get("starts") is None else Starts(**header["starts"])
     except InputError as error:  # what the file names is not to be had here
         raise OutputError(f"load_fit: {str(where)!r}: {error}") from None
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -385,6 +409,7 @@ def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
         raise damaged(where, "load_fit", f"it holds {outcome.params.size} parameters in place of {n_params}")
     found = Fit(model, family, spec, outcome, rows, seconds, versions)
     found.verdict = header.get("verdict")
+    found.starts = starts
     return found
 
 

@@ -78,7 +78,7 @@ def test_a_simulated_problem_says_so_in_its_output_and_its_file_name(tmp_path, h
     code, shown, _ = here(*"fit volatility-small --simulated --iterations 20 --no-plot --quiet".split())
     assert code == 0
     assert "simulated" in shown
-    assert {path.name for path in tmp_path.iterdir()} == {"file", "volatility-small-simulated-structured.npz"}
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "volatility-small-simulated-markov.npz"}
 
 
 def test_a_diverged_fit_is_saved_and_ends_with_code_1(tmp_path):

@@ -69,6 +69,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "integrated": integrated,
         "moves": moves,
         "advice": model.advice(),
+        "starts": fit.starts,
     }
     if moves is not None and root is not None and len(labels):
         sd = np.sqrt(np.einsum("ij,ij->i", root, root))

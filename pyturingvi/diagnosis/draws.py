@@ -12,16 +12,23 @@ _CHUNK_BYTES = 32 << 20
 
 
 def log_ratios(
-    model: Model, bound: BoundFamily, flat: np.ndarray, n: int, seed: int, keep: int
+    model: Model, bound: BoundFamily, flat: np.ndarray, n: int, seed: int, keep: int, pairs: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`log p - log q` (n,) at n draws, the draws' globals (n, d_z), and the first entries of their noise (n, keep)."""
+    """`log p - log q` (n,) at n draws, the draws' globals (n, d_z), and the first entries of their noise (n, keep).
+
+    With `pairs` each second draw has the noise of the one before with the sign turned; n is even then.
+    """
     work, d_z = bound.from_flat(flat), model.layout.n_global
     source = generator(np, seed, SAMPLE_STREAM, 2)
-    rows = max(1, _CHUNK_BYTES // (8 * bound.noise_dim))
+    rows = (
+        2 * max(1, _CHUNK_BYTES // (16 * bound.noise_dim)) if pairs else max(1, _CHUNK_BYTES // (8 * bound.noise_dim))
+    )
     ratios, globals_, heads = [], [], []
     for first in range(0, n, rows):
         noise = np.empty((min(rows, n - first), bound.noise_dim))
         bound.base.fill(source, noise)
+        if pairs:
+            np.negative(noise[::2], out=noise[1::2])
         points = np.empty((len(noise), model.dim))
         with np.errstate(all="ignore"):
             bound.transform(work, noise, points)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pyturingvi.diagnosis.moves import SLOPE, Moves
+from pyturingvi.diagnosis.starts import Starts
 from pyturingvi.diagnosis.trend import LEAST_GAIN
 from pyturingvi.diagnosis.weights import LARGEST_K, ImportanceWeights
 
@@ -64,12 +65,15 @@ class Findings:
     restart_elbos: list[float] = field(default_factory=list)
     restart_distance: float = 0.0
     restart_where: str = ""
+    starts: Starts | None = None
     advice: list[str] = field(default_factory=list)
 
 
 def judge(found: Findings) -> tuple[str, list[str]]:
     """The verdict, and a sentence for each thing that led to it, the gravest first."""
     marks = [*_of_the_run(found), *_of_the_globals(found), *_of_restarts(found)]
+    if found.starts is not None:
+        marks.append((int(found.starts.disagree), found.starts.words))
     marks += [(1, advice) for advice in found.advice]
     marks.sort(key=lambda mark: -mark[0])
     return LEVELS[marks[0][0]], [sentence for _, sentence in marks]

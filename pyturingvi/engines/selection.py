@@ -22,7 +22,8 @@ def obstacle(engine: str, model: Model, settings: Settings) -> str | None:
         # a parent's `to_julia` would run the parent in place of what was passed
         for part in settings.parts:
             if not defines(part, "to_julia"):
-                return f"your own class {class_path(type(part))}"
+                own = not is_bundled(part)
+                return f"your own class {class_path(type(part))}" if own else f"tv.{type(part).__name__}"
         schedule = None if settings.optimizer.ends_by_itself else settings.optimizer.schedule
         for part in (settings.averaging, schedule):
             if part is not None and not is_bundled(part):

@@ -47,6 +47,8 @@ class Model(Named, ABC):
         Where it runs: "cpu" and, if it takes CuPy arrays (or its Julia form a GPU's), "cuda".
     thread_safe : bool
         Whether an engine may call it on several batches at once.
+    default_family : str
+        The family of `tv.fit` where none is named.
 
     Examples
     --------
@@ -62,6 +64,7 @@ class Model(Named, ABC):
     registry: ClassVar[Registry[Model]] = Registry("model")
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     thread_safe: ClassVar[bool] = False
+    default_family: ClassVar[str] = "structured"
     no_log_terms: ClassVar[str] = "its class does not define how the log density splits (`_log_terms`)"
     no_forecast: ClassVar[str] = "its locals do not follow each other in time, or its class does not define `_forecast`"
     layout: Layout
@@ -166,6 +169,10 @@ class Model(Named, ABC):
         if not defines(self, "_forecast"):
             raise InputError(f"{self.description}: there is no forecast, since {self.no_forecast}.")
         return whole_number("h", h, 1)
+
+    def starts(self, family: str) -> dict[str, tuple[np.ndarray, float]]:
+        """Where `tv.fit` should start too, by name: location (d,) and factor of the identity in the scale."""
+        return {}
 
     def advice(self) -> list[str]:
         """What about the data should be changed before a fit, a sentence or two each; `tv.fit` warns of it."""

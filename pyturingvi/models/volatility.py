@@ -81,6 +81,7 @@ class StochasticVolatility(OnePassModel):
     """
 
     name: ClassVar[str] = "volatility"
+    default_family: ClassVar[str] = "markov"
     no_log_terms: ClassVar[str] = "each time's volatility depends on that of the time before, also given the globals"
 
     def __init__(self, returns: Any) -> None:
@@ -137,6 +138,16 @@ class StochasticVolatility(OnePassModel):
     @property
     def engines(self) -> frozenset[str]:
         return super().engines - ({"julia"} if self.has_missing else set())
+
+    def starts(self, family: str) -> dict[str, tuple[np.ndarray, float]]:
+        """Slow volatility: the usual start comes from families without a memory."""
+        if family != "markov":
+            return {}
+        n_times, size = self.returns.shape
+        level, each = np.log(np.nanmean(self.returns**2, axis=0)), np.ones(size)
+        path = np.broadcast_to(level, (n_times, size))
+        point = self.unconstrain({"mu": level, "phi": 0.95 * each, "tau": 0.2 * each, "L": np.eye(size), "y": path})
+        return {"persistent": (point[0], 0.3)}
 
     def advice(self) -> list[str]:
         return stale_prices(self.returns, self.series)
