@@ -156,7 +156,7 @@ def test_whole_numbers_of_other_types_count_as_integers() -> None:
         ({"family": "meanfield"}, "Unknown family 'meanfield'. Did you mean 'mean-field'"),
         ({"family": "Structured"}, "Did you mean 'structured'"),
         ({"family": "zzz"}, "Unknown family 'zzz'. Known: mean-field, structured, markov, full-rank.$"),
-        ({"family": None}, "Unknown family None"),
+        ({"family": 0}, "Unknown family 0"),
         ({"family": tv.MeanField}, r"write family=tv\.MeanField\(\)"),
         ({"dtype": "float46"}, "Unknown dtype 'float46'. Did you mean 'float64'"),
         ({"dtype": float}, "Unknown dtype"),
