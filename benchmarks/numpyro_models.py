@@ -48,7 +48,8 @@ def volatility(returns: jax.Array) -> None:
     mu = numpyro.sample("mu", dist.Cauchy(0.0, 10.0).expand([n_series]).to_event(1))
     phi = numpyro.sample("phi", dist.Uniform(-1.0, 1.0).expand([n_series]).to_event(1))
     tau = numpyro.sample("tau", dist.HalfCauchy(5.0).expand([n_series]).to_event(1))
-    chol = numpyro.sample("L", dist.LKJCholesky(n_series, 1.0))
+    one = n_series == 1  # NumPyro's LKJ needs two
+    chol = jnp.ones((1, 1)) if one else numpyro.sample("L", dist.LKJCholesky(n_series, 1.0))
     real_table = constraints.independent(constraints.real, 2)
     y = numpyro.sample("y", dist.ImproperUniform(real_table, (), (n_times, n_series)))
     mean = jnp.concatenate([mu[None, :], mu + phi * (y[:-1] - mu)])
@@ -98,7 +99,7 @@ def unconstrained(model: Any, point: Any) -> dict[str, jax.Array]:
             "mu": z[:d_y],
             "phi": z[d_y : 2 * d_y],
             "tau": z[2 * d_y : 3 * d_y],
-            "L": z[3 * d_y :],
+            **({"L": z[3 * d_y :]} if d_y > 1 else {}),
             "y": y,
         }
     return {name: jnp.asarray(value) for name, value in names.items()}
