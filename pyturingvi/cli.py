@@ -173,7 +173,9 @@ def _exit_when_interrupted(words: str) -> Iterator[None]:
 @app.command()
 def reproduce(
     context: typer.Context,
-    figure: Annotated[str, typer.Argument(help="table1, synthetic, stepsize, trace or theory; `list` describes them.")],
+    figure: Annotated[
+        str, typer.Argument(help="table1, synthetic, stepsize, trace, theory or beyond; `list` describes them.")
+    ],
     preset: Annotated[str, typer.Option(help="quick: minutes. paper: the paper's size; `list` has more.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder for FIGURE_PRESET_*.csv and .png.")] = Path("reproduced"),
     from_csv: Annotated[
@@ -186,7 +188,8 @@ def reproduce(
         Path | None, typer.Option(help="synthetic, stepsize, trace: folder of the sweep; by default OUT/cells.")
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="stepsize, trace, --preset paper: folder with the published data.csv of irt.")
+        Path | None,
+        typer.Option(help="stepsize, trace, beyond, --preset paper: folder with the published data.csv of irt."),
     ] = None,
 ) -> None:
     """Reproduce a figure or table of the paper, and show how far each value is from the published one.

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 FAMILIES = ("mean-field", "structured", "full-rank")  # the paper's, in its order, whatever others there are
 COLOURS = {family: plots.COLOURS[family] for family in FAMILIES}
-FIGURES = ("table1", "synthetic", "stepsize", "trace", "theory")  # a module of this package each
-WITH_CELLS, WITH_DATA = ("synthetic", "stepsize", "trace"), ("stepsize", "trace")  # made from a sweep's cells; with irt
+FIGURES = ("table1", "synthetic", "stepsize", "trace", "theory", "beyond")  # a module of this package each
+WITH_CELLS = ("synthetic", "stepsize", "trace")  # made from a sweep's cells
+WITH_DATA = ("stepsize", "trace", "beyond")  # with irt
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def reproduce(
 
     Parameters
     ----------
-    name : {"table1", "synthetic", "stepsize", "trace", "theory"}
+    name : {"table1", "synthetic", "stepsize", "trace", "theory", "beyond"}
     preset : str
         "quick" (minutes) or "paper" (the paper's own size); some figures have more.
     out : path
@@ -130,8 +131,8 @@ def reproduce(
         "synthetic", "stepsize" and "trace" are made from a sweep's cells in this folder; `out/cells` by default. What
         is done there, by `tv.sweep` on a cluster say, is not done again.
     data_dir : path, optional
-        "stepsize" and "trace" with preset "paper": folder with the published `data.csv` of irt, which is simulated
-        without it.
+        "stepsize", "trace" and "beyond" with preset "paper": folder with the published `data.csv` of irt, which is
+        simulated without it.
 
     Returns
     -------
