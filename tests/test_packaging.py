@@ -1,4 +1,4 @@
-"""The wheel and the source distribution carry the Julia code and what Julia was recorded to give."""
+"""The wheel and the source distribution carry the Julia code, what Julia was recorded to give, and the fits by Adam."""
 
 from __future__ import annotations
 
@@ -44,11 +44,15 @@ import sys
 sys.path.insert(0, {str(tmp_path / "site")!r})
 from pyturingvi.bridge.packages import installed_by_setup, source_directory
 from pyturingvi.comparisons.recorded import RecordedReference, reference_directory
+from pyturingvi.reproduce.beyond.adam import committed_fits
 print(source_directory(), "Zygote" in [name for name, *_ in installed_by_setup()], reference_directory())
+print(committed_fits())
 assert len(RecordedReference("irt").points()) == 3
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(inside / "julia"), "True", str(inside / "julia_reference")]
+    fits = inside / "measured" / "stepsize_laptop_elbo.csv"
+    assert done.stdout.split() == [str(inside / "julia"), "True", str(inside / "julia_reference"), str(fits)]
+    assert fits.read_bytes() == (CLONE / "experiments" / "results" / fits.name).read_bytes()
     assert files_below(inside / "julia_reference") == {"models.npz", "paths.npz"}
 
 

@@ -26,6 +26,7 @@ FILES = {
     "theory": ("paper", [*theory.PARTS], "y"),
     "stepsize": ("laptop", ["elbo"], "n_iterations"),
     "trace": ("laptop", ["elbo"], "n"),
+    "beyond": ("laptop", ["fits"], "n_updates"),
 }
 ALL = pytest.mark.parametrize("figure", FILES)
 
@@ -53,7 +54,11 @@ def committed(figure, folder):
         ("trace", {"n_workers": 10**9}, r"n_workers \(--workers\) must be at most"),
         ("table1", {"n_workers": 2}, r"n_workers \(--workers\) goes with the other figures"),
         ("table1", {"cells": "x"}, r"cells \(--cells\) goes with synthetic and stepsize and trace, not with table1"),
-        ("theory", {"data_dir": "x"}, r"data_dir \(--data-dir\) goes with stepsize and trace, not with theory"),
+        (
+            "theory",
+            {"data_dir": "x"},
+            r"data_dir \(--data-dir\) goes with stepsize and trace and beyond, not with theory",
+        ),
         ("stepsize", {"data_dir": "x"}, r"data_dir \(--data-dir\) goes with the preset 'paper'; 'quick' has no"),
     ],
 )
