@@ -1,5 +1,7 @@
 """The page `beyond`: default fits of small models beside Adam's from a table, and what is judged of them."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -218,3 +220,19 @@ def test_the_summary_counts_what_each_optimizer_takes():
     ours, theirs = rows.loc[("structured", fits.DEFAULT)], rows.loc[("structured", "adam")]
     assert (ours.ELBO, ours.gradients, ours.CPU, ours.stepsize) == ("-100.0", "800", "2.0", "")
     assert (theirs.ELBO, theirs.gradients, theirs.CPU, theirs.stepsize) == ("-140.0", "400,000", "50", "0.001")
+
+
+def test_the_page_of_results_has_the_committed_figures():
+    root = Path(__file__).parent.parent
+    rows = page.summary(pd.read_csv(root / "experiments" / "results" / "beyond_laptop_fits.csv"))
+    shown = (root / "docs" / "results.md").read_text()
+    keys = ["problem", "family"]
+    both = rows[rows.optimizer == fits.DEFAULT].merge(rows[rows.optimizer == "adam"], "left", keys, suffixes=("", "_a"))
+    assert len(both) == 18
+    for row in both.to_dict("records"):
+        adams = (
+            f"{row['ELBO_a']} ({row['s.e._a']}), {row['CPU_a']} s" if row["seeds_a"] == row["seeds_a"] else "not known"
+        )
+        ours = f"{row['ELBO']} ({row['s.e.']}), {row['CPU']} s"
+        line = f"| {row['problem']} | {row['family']} | {adams} | {ours} | {row['updates']} | {row['gradients']} |"
+        assert line in shown
