@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyturingvi import data, errors, families, models, optimize, theory
+    from pyturingvi import data, errors, families, models, optimize, theory, transforms
     from pyturingvi.bridge.runtime import start_julia
     from pyturingvi.comparisons.compare import compare
     from pyturingvi.comparisons.result import Comparison
@@ -58,7 +58,7 @@ _WHERE = {
     "step_decay": "optimize.schedules",
     "sweep": "sweeps.sweep",
 }
-_MODULES = ("data", "errors", "families", "models", "optimize", "theory")
+_MODULES = ("data", "errors", "families", "models", "optimize", "theory", "transforms")
 
 __all__ = [
     "SGD",
@@ -96,6 +96,7 @@ __all__ = [
     "step_decay",
     "sweep",
     "theory",
+    "transforms",
 ]
 
 

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyturingvi"
 VERBS = {"cli", "fitting", "result", "problems", "nuts", "plots"}
-SPOKEN_BY_ALL = {"settings", "layout", "transforms", "errors"}
+SPOKEN_BY_ALL = {"settings", "layout", "errors"}
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 
-from pyturingvi import transforms as tr
 from pyturingvi.errors import InputError
+from pyturingvi.transforms import maps as tr
 
 sizes = st.integers(2, 6)
 reals = st.floats(-30.0, 30.0)

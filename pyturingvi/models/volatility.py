@@ -23,7 +23,7 @@ from pyturingvi.models.parts import (
 )
 from pyturingvi.models.volatility_returns import WHAT, read_returns, stale_prices
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
-from pyturingvi.transforms import (
+from pyturingvi.transforms.maps import (
     interval,
     interval_inverse,
     interval_log_jacobian,

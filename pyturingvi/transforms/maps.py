@@ -1,7 +1,6 @@
-"""Maps from unconstrained numbers to constrained ones: value, inverse, log-Jacobian and gradient.
+"""The bundled models' own maps, as functions: the interval (-1, 1), and Cholesky factors of correlation matrices.
 
-Two supports need more than an exponential in the bundled models: the interval (-1, 1), and Cholesky factors of
-correlation matrices. Every function takes NumPy or CuPy arrays and keeps their dtype.
+Value, inverse, log-Jacobian and gradient of each. Every function takes NumPy or CuPy arrays and keeps their dtype.
 """
 
 from __future__ import annotations
