@@ -1,4 +1,4 @@
-"""The bundled models, and a wrapper for a log density of your own."""
+"""The bundled models, and wrappers for a model of your own."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,6 +7,7 @@ from typing import Any
 from pyturingvi.models.base import Model
 from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.models.irt import ItemResponse
+from pyturingvi.models.jax import Jax
 from pyturingvi.models.log_density import LogDensity
 from pyturingvi.models.rpoisson import RobustPoisson
 from pyturingvi.models.turing import Turing
@@ -15,6 +16,7 @@ from pyturingvi.models.volatility import StochasticVolatility
 __all__ = [
     "IsotropicGaussian",
     "ItemResponse",
+    "Jax",
     "LogDensity",
     "Model",
     "RobustPoisson",
@@ -24,7 +26,7 @@ __all__ = [
 ]
 
 
-for _class in (IsotropicGaussian, ItemResponse, LogDensity, RobustPoisson, StochasticVolatility, Turing):
+for _class in (IsotropicGaussian, ItemResponse, Jax, LogDensity, RobustPoisson, StochasticVolatility, Turing):
     Model.registry.add(_class)
 
 

@@ -64,7 +64,7 @@ class Model(Named, ABC):
     registry: ClassVar[Registry[Model]] = Registry("model")
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     thread_safe: ClassVar[bool] = False
-    default_family: ClassVar[str] = "structured"
+    default_family: str = "structured"
     no_log_terms: ClassVar[str] = "its class does not define how the log density splits (`_log_terms`)"
     no_forecast: ClassVar[str] = "its locals do not follow each other in time, or its class does not define `_forecast`"
     layout: Layout

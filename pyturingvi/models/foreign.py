@@ -1,0 +1,252 @@
+"""A model that another library holds, under its own names: what the front doors to NumPyro, JAX and others share."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.errors import InputError
+from pyturingvi.layout import Layout
+from pyturingvi.models.base import Model
+from pyturingvi.models.interactions import Variable
+from pyturingvi.models.labels import Labels, labels_of
+from pyturingvi.models.parts import take_natural
+from pyturingvi.models.structure import Structure, find_structure
+from pyturingvi.support.array_namespace import Array, namespace_of
+
+
+@dataclass(frozen=True)
+class Natural:
+    """A variable in the model's own space: its shape, the names of its axes, and whether it rests on globals alone."""
+
+    shape: tuple[int, ...]
+    dims: tuple[str, ...]
+    is_global: bool
+
+
+class ForeignModel(Model):
+    """A log density of another library, in that library's order of variables.
+
+    A subclass calls `_settle` once it can evaluate itself, defines `_evaluate`, and, where its natural space is not the
+    unconstrained one, `_describe_naturals`, `_natural_values` and `_flat_values`. Points of these methods are in the
+    library's order, those of the public ones in the layout's. It defines `get_state` and `from_state` too.
+
+    Attributes
+    ----------
+    local : tuple of str
+        Names of the local variables.
+    structure : str
+        What is global and what is local, in one line.
+    default_family : str
+        What the structure asks for: "structured", "markov", "full-rank" or "mean-field".
+    """
+
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    door: ClassVar[str]  # how messages begin, as "NumPyro"
+    local: tuple[str, ...]
+    structure: str
+
+    def __repr__(self) -> str:
+        return f"<{self.description} {self.label}: {self.structure}>"
+
+    # ---- construction ---------------------------------------------------------------------------------------
+    def _settle(
+        self,
+        title: str,
+        variables: Sequence[Variable],
+        local: Any = None,
+        labels: Sequence[str] | None = None,
+        coords: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Find or check the structure, and say it.
+
+        variables: in the library's order. labels: one for each of their coordinates. coords: labels along named axes.
+        """
+        self.label = self._title = title
+        found = find_structure(variables, lambda points: self._evaluate(points)[1], local, self.door)
+        self._take(variables, found, labels)
+        probe = np.random.default_rng(0).normal(0.0, 0.1, (2, self.dim))
+        value, slope = self._log_density_and_gradient(probe)
+        if not np.isfinite(value).all():
+            raise InputError(
+                f"{self.door}: the log density of {title!r} is {value[~np.isfinite(value)][0]} near 0 in unconstrained "
+                "space, where fits start. Check the data and the priors."
+            )
+        self._probed = [_rounded(value), _rounded(slope)]
+        self._naturals = self._describe_naturals()
+        self._coords = self._label_axes(coords or {})
+        print(f"pyturingvi: {title}: {found.words}", file=sys.stderr)
+
+    def _take(self, variables: Sequence[Variable], found: Structure, labels: Sequence[str] | None) -> None:
+        self._variables, self.layout, self._order = tuple(variables), found.layout, found.order
+        self.local, self.structure, self.default_family = found.local, found.words, found.family
+        every = labels or [label for variable in variables for label in element_labels(variable.name, variable.shape)]
+        self._global_labels = [every[place] for place in self._order[: self.layout.n_global]]
+
+    def _label_axes(self, coords: Mapping[str, Any]) -> dict[str, Labels]:
+        """Labels along each axis: those given, or 0, 1, ..."""
+        found: dict[str, Labels] = {}
+        for natural in self._naturals.values():
+            for axis, size in zip(natural.dims, natural.shape, strict=True):
+                found[axis] = Labels(list(range(size)))
+        for axis, given in coords.items():
+            if axis not in found:
+                raise InputError(
+                    f"{self.door}: coords: no variable has an axis {axis!r}; there are {', '.join(found)}."
+                )
+            import pandas as pd
+
+            labels = labels_of(pd.Index(given))
+            if len(labels.plain) != len(found[axis].plain):
+                raise InputError(
+                    f"{self.door}: coords: {axis!r} needs {len(found[axis].plain)} labels, got {len(labels.plain)}."
+                )
+            found[axis] = labels
+        return found
+
+    def _describe_naturals(self) -> dict[str, Natural]:
+        """Each natural variable; here those of the unconstrained space."""
+        return {
+            variable.name: Natural(variable.shape, axis_names(variable), variable.name not in self.local)
+            for variable in self._variables
+        }
+
+    # ---- what a subclass defines ----------------------------------------------------------------------------
+    @abstractmethod
+    def _evaluate(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log density (M,) and gradient (M, d) at float64 points (M, d) in the library's order."""
+
+    def _natural_values(self, points: np.ndarray, *, global_only: bool) -> dict[str, np.ndarray]:
+        """Natural variables (M, ...) at points in the library's order; of those, the globals alone."""
+        found: dict[str, np.ndarray] = {}
+        offset = 0
+        for variable in self._variables:
+            if not (global_only and variable.name in self.local):
+                part = points[:, offset : offset + variable.size]
+                found[variable.name] = part.reshape(-1, *variable.shape).copy()
+            offset += variable.size
+        return found
+
+    def _flat_values(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        """Points (M, d) in the library's order, of natural variables."""
+        shapes = {variable.name: variable.shape for variable in self._variables}
+        arrays = take_natural(values, shapes, self.door)
+        return np.concatenate([array.reshape(len(array), -1) for array in arrays.values()], axis=1)
+
+    def _unavailable(self, what: str) -> InputError:
+        return InputError(
+            f"{self.door}: {self.label!r} was read from a file, which does not hold the model itself: {what} needs it. "
+            "Build it again, and pass it as load_fit(path, model=...)."
+        )
+
+    # ---- density ------------------------------------------------------------------------------------------
+    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
+        value, slope = self._evaluate(self._in_their_order(points))
+        with np.errstate(over="ignore"):
+            return value, slope[:, self._order].astype(points.dtype, copy=False)
+
+    def _in_their_order(self, points: Array) -> np.ndarray:
+        if namespace_of(points) is not np:
+            raise InputError(f"{self.door}: points must be NumPy arrays. Use device='cpu'.")
+        found = np.empty(points.shape)
+        found[:, self._order] = points
+        return found
+
+    # ---- natural space ------------------------------------------------------------------------------------
+    def constrain(self, points: Array) -> dict[str, Array]:
+        """Map (M, d) unconstrained points to named arrays (M, ...) in the model's own space, globals first."""
+        found = self._natural_values(self._in_their_order(self._check_points(points)), global_only=False)
+        return {name: found[name] for name in self._naturals}
+
+    def _constrain_global(self, z: Array) -> dict[str, Array]:
+        points = np.zeros((len(z), self.dim))
+        points[:, self._order[: self.layout.n_global]] = z
+        found = self._natural_values(points, global_only=True)
+        return {name: found[name] for name in self.global_names}
+
+    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        return np.ascontiguousarray(self._flat_values(values)[:, self._order])
+
+    # ---- names --------------------------------------------------------------------------------------------
+    @property
+    def global_labels(self) -> list[str]:
+        return list(self._global_labels)
+
+    @property
+    def global_names(self) -> list[str]:
+        return [name for name, natural in self._naturals.items() if natural.is_global]
+
+    @property
+    def dims(self) -> dict[str, list[str]]:
+        return {name: list(natural.dims) for name, natural in self._naturals.items()}
+
+    @property
+    def coords(self) -> dict[str, list[Any]]:
+        return {axis: labels.typed for axis, labels in self._coords.items()}
+
+    # ---- file ---------------------------------------------------------------------------------------------
+    def fingerprint(self) -> list[Any]:
+        """Log density and gradient at two points: another model with the same variables is another model."""
+        return list(self._probed)
+
+    def get_state(self) -> dict[str, Any]:
+        """Names, shapes, labels and order of the variables; the model itself cannot be written to a file."""
+        state: dict[str, Any] = {
+            "title": self._title,
+            "variables": [[one.name, list(one.shape), list(one.axes)] for one in self._variables],
+            "layout": [self.layout.n_global, self.layout.n_local, self.layout.local_dim],
+            "order": self._order,
+            "local": list(self.local),
+            "structure": self.structure,
+            "family": self.default_family,
+            "labels": list(self._global_labels),
+            "naturals": [[name, list(n.shape), list(n.dims), n.is_global] for name, n in self._naturals.items()],
+            "axes": list(self._coords),
+        }
+        for k, labels in enumerate(self._coords.values()):
+            state |= labels.to_state(f"axis_{k}")
+        return state
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """Names and shapes again, from what `get_state` gave."""
+        variables = [Variable(name, tuple(shape), tuple(axes)) for name, shape, axes in state["variables"]]
+        layout = Layout(*(int(count) for count in state["layout"]))
+        order = np.asarray(state["order"])
+        found = Structure(layout, order, tuple(state["local"]), state["family"], state["structure"])
+        self._take(variables, found, None)
+        self._global_labels = list(state["labels"])
+        self._naturals = {
+            name: Natural(tuple(shape), tuple(dims), bool(is_global))
+            for name, shape, dims, is_global in state["naturals"]
+        }
+        sizes = {
+            axis: size
+            for natural in self._naturals.values()
+            for axis, size in zip(natural.dims, natural.shape, strict=True)
+        }
+        self._coords = {
+            axis: Labels.from_state(state, f"axis_{k}", sizes[axis]) for k, axis in enumerate(state["axes"])
+        }
+        self._probed = []
+        self.label = self._title = str(state["title"])
+
+
+def element_labels(name: str, shape: tuple[int, ...]) -> list[str]:
+    """A label for each element of an array: `mu`, or `beta[0]`, `beta[1]`, ..."""
+    return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)] if shape else [name]
+
+
+def axis_names(variable: Variable) -> tuple[str, ...]:
+    """The names of its axes; of one without, the variable's own with a number."""
+    named = variable.axes or ("",) * len(variable.shape)
+    return tuple(axis or f"{variable.name}_dim_{k}" for k, axis in enumerate(named))
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Eight digits, which do not depend on the order of a sum."""
+    return np.array([float(f"{value:.8e}") for value in np.ravel(values)])
