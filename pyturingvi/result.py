@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyturingvi.diagnosis.starts import Starts
-from pyturingvi.errors import InputError, OutputError
-from pyturingvi.families import Family, family_from_config
+from pyturingvi.errors import InputError
+from pyturingvi.families import Family
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import check_draws_memory
 from pyturingvi.optimize.monitor import Outcome
 from pyturingvi.optimize.noise import FORECAST_STREAM, SAMPLE_STREAM, generator
-from pyturingvi.settings import FitSpec, model_digest
-from pyturingvi.support.archive import damaged, join_state, read_archive, split_state, write_archive
+from pyturingvi.outputs.arviz import tree_of_fit
+from pyturingvi.outputs.fit_file import read_fit, versions_here, write_fit
+from pyturingvi.outputs.summary import summarize
+from pyturingvi.settings import FitSpec
 from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
-from pyturingvi.support.arviz import arviz_tree
-from pyturingvi.support.files import as_path, check_writable
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
     from matplotlib.axes import Axes
     from scipy.sparse import csc_array
 
     from pyturingvi.diagnosis.report import Diagnosis
     from pyturingvi.families.markov_scale import MarkovScale
-
-FIT_FORMAT = 1
-FIT_KIND = "fit"
-_LOCAL_NUMBERS = 1 << 24  # in the draws behind a summary of the locals
 
 
 class Fit:
@@ -86,7 +81,7 @@ class Fit:
         self.arrived = outcome.arrived
         self.gain = outcome.gain
         self.seconds = seconds
-        self.versions = versions or _versions()
+        self.versions = versions or versions_here()
         self.warnings: list[str] = []
         self.verdict: str | None = None
         self.starts: Starts | None = None
@@ -224,40 +219,43 @@ class Fit:
         source = generator(np, whole_number("seed", seed, 0, LARGEST_SEED), FORECAST_STREAM)
         return self.model.forecast(self.sample_unconstrained(n_draws, seed), h, source)
 
-    def summary(self, n: int = 10_000, seed: int = 0, local: bool = False) -> pd.DataFrame:
+    def summary(
+        self,
+        n: int | Sequence[str] = 10_000,
+        seed: int = 0,
+        local: bool = False,
+        *,
+        variables: str | Sequence[str] | None = None,
+    ) -> pd.DataFrame:
         """Mean, standard deviation and quantiles of the variables in their natural space.
 
         Parameters
         ----------
         n : int
-            Monte Carlo draws behind the figures, at least 2 (the globals alone are drawn).
+            Monte Carlo draws behind the figures, at least 2. A list of names in its place is `variables`:
+            `fit.summary(["alpha"])`.
         seed : int
         local : bool
             Add the local variables under their labels, e.g. `alpha[ann]` for the ability of the student ann, after the
             global ones. Of many locals fewer points are drawn, at least 1,000, to take no more than some 500 MB.
+        variables : str or sequence of str, optional
+            These alone, global or local: names of variables, or of single scalars, such as `beta[age]`.
 
         Returns
         -------
         DataFrame
             One row a scalar, e.g. `beta[age]`; columns mean, sd, q5, median, q95.
-        """
-        import pandas as pd
 
-        draws = self.sample(n, seed, local=False)
-        if local:
-            points = self.sample(min(n, max(1_000, _LOCAL_NUMBERS // self.model.dim)), seed)
-            draws |= {name: values for name, values in points.items() if name not in draws}
-        columns = ["mean", "sd", "q5", "median", "q95"]
-        labels: list[str] = []  # a list, not a dictionary: odd column names may give two rows one label
-        rows: list[list[float]] = []
-        with np.errstate(over="ignore", invalid="ignore"):
-            for name, values in draws.items():
-                flat = values.reshape(values.shape[0], -1)
-                quantiles = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
-                figures = np.vstack([flat.mean(axis=0), flat.std(axis=0, ddof=1), quantiles])
-                labels += self.model.scalar_labels(name)
-                rows += figures.T.tolist()
-        return pd.DataFrame(rows, columns=columns, index=pd.Index(labels, name="variable"))
+        Raises
+        ------
+        InputError
+            If a name is unknown, or an argument cannot be used.
+        """
+        if isinstance(n, list | tuple):
+            if variables is not None:
+                raise InputError("summary: give names once, as the first argument or as variables=.")
+            return summarize(self, 10_000, seed, local, n)
+        return summarize(self, whole_number("n", n, 2), seed, local, variables)
 
     def _draw_globals(self, n: int, seed: int) -> np.ndarray:
         """Draws (n, d_z); the locals need not be drawn."""
@@ -298,23 +296,40 @@ class Fit:
 
         return plot_elbo(self, ax)
 
-    def to_arviz(self, n: int = 1000, seed: int = 0) -> Any:
-        """Draws as an ArviZ DataTree (group `posterior`, one chain of n draws), with labelled coordinates."""
-        draws = {name: value[None] for name, value in self.sample(n, seed).items()}
-        attrs: dict[str, Any] = {
-            "inference_library": "pyturingvi",
-            "inference_library_version": self.versions["pyturingvi"],
-            "family": self._family.name,
-            "engine": self.engine,
-            "status": self.status,
-            "message": self.message,
-            "n_updates": self.n_updates,
-        }
-        if self.verdict is not None:
-            attrs["verdict"] = self.verdict
-        if self._rows:
-            attrs |= {"elbo": self._rows[-1][1], "elbo_std_error": self._rows[-1][2]}
-        return arviz_tree({"posterior": draws}, self.model.dims, self.model.coords, attrs)
+    def to_arviz(
+        self, n: int = 1000, seed: int = 0, *, log_likelihood: bool = True, posterior_predictive: bool = True
+    ) -> xr.DataTree:
+        """The fit as an ArviZ DataTree, which `arviz` reads also from a file: `.to_netcdf(path)`.
+
+        Its groups are `posterior` (one chain of n draws), `sample_stats` (`lp`, the log density of the model, and
+        `log_q`, that of the fit), `log_likelihood` (of each observed value, given globals and locals, for `az.loo`),
+        `posterior_predictive`, `observed_data`, and `optimization` (the ELBO trace). What a model does not tell is left
+        out. Status, verdict, ELBO and the like are attributes of `posterior`.
+
+        Parameters
+        ----------
+        n : int
+            Draws.
+        seed : int
+            The same seed takes the same draws as `sample` does.
+        log_likelihood, posterior_predictive : bool
+            False leaves the group out, each of which holds n copies of the data.
+
+        Raises
+        ------
+        DataError
+            Without arviz-base.
+        MemoryLimitError
+            If the draws do not fit in memory.
+
+        Notes
+        -----
+        Where each observed value has a local of its own, as in robust Poisson regression, leaving one out moves its
+        local so far that `az.loo` warns of large Pareto k: what it then gives says little.
+        """
+        n, seed = whole_number("n", n, 1), whole_number("seed", seed, 0, LARGEST_SEED)
+        given = {"log_likelihood": log_likelihood, "posterior_predictive": posterior_predictive}
+        return tree_of_fit(self, n, seed, **given)
 
     # ---- file ---------------------------------------------------------------------------------------------
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -327,33 +342,7 @@ class Fit:
         OutputError
             If the file cannot be written.
         """
-        target = check_writable(path, "save")
-        # a model of the user's own may not tell its state, and has to be given to load_fit then
-        plain, arrays = split_state(self.model.get_state(), "model.") if self.model.has_state else (None, {})
-        header = {
-            "kind": FIT_KIND,
-            "format": FIT_FORMAT,
-            "model": self.model.name,
-            **Model.registry.tag(self.model),
-            "label": self.model.label,
-            "model_state": plain,
-            "spec": self.spec.to_json(),
-            "status": self.status,
-            "message": self.message,
-            "n_updates": self.n_updates,
-            "arrived": self.arrived,
-            "seconds": self.seconds,
-            "versions": self.versions,
-            **({} if self.gain is None else {"gain": list(self.gain)}),
-            **({} if self.verdict is None else {"verdict": self.verdict}),
-            **({} if self.starts is None else {"starts": asdict(self.starts)}),
-        }
-        rows = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
-        try:
-            write_archive(target, header, {"params": self.params, "elbo": rows, **arrays})
-        except OSError as error:
-            raise OutputError(f"save: cannot write {str(target)!r}: {error.strerror or error}.") from None
-        return target
+        return write_fit(self, path)
 
 
 def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
@@ -372,48 +361,8 @@ def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
     InputError
         If the file holds no model and none is given, or the given one is another.
     """
-    from pyturingvi.models import model_class
-
-    where = as_path(path, "load_fit")
-    header, arrays = read_archive(where, FIT_KIND, "load_fit", ["format"])
-    if not isinstance(header["format"], int):
-        raise damaged(where, "load_fit", f"its format is {header['format']!r}")
-    if header["format"] > FIT_FORMAT:
-        raise OutputError(f"load_fit: {str(path)!r} was written by a later version of pyturingvi; upgrade it.")
-    try:
-        versions = header.get("versions", {})
-        spec = FitSpec.from_json(header["spec"], versions.get("pyturingvi", "of an unknown version"))
-        family = family_from_config(spec.family)
-        from_file = header["model_state"] is not None and model is None
-        if from_file:
-            state = join_state(header["model_state"], arrays, "model.")
-            model = model_class(header["model"], header).from_state(state)
-        label, arrived = header["label"], header.get("arrived", False)
-        gain = None if header.get("gain") is None else (float(header["gain"][0]), float(header["gain"][1]))
-        outcome = Outcome(arrays["params"], header["n_updates"], header["status"], header["message"], arrived, gain)
-        rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
-        seconds = header["seconds"]
-        starts = None if header.get("starts") is None else Starts(**header["starts"])
-    except InputError as error:  # what the file names is not to be had here
-        raise OutputError(f"load_fit: {str(where)!r}: {error}") from None
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise damaged(where, "load_fit", error) from None
-    if not from_file and (not isinstance(model, Model) or model_digest(model) != spec.model_digest):
-        what = "holds no model" if model is None else "is of another model"
-        raise InputError(f"load_fit: {str(where)!r} {what}; pass the fitted {label!r} as model=.")
-    assert model is not None
-    if label != model.label:
-        model.label = label
-    n_params = family.n_params(model.layout)
-    if outcome.params.shape != (n_params,):
-        raise damaged(where, "load_fit", f"it holds {outcome.params.size} parameters in place of {n_params}")
-    found = Fit(model, family, spec, outcome, rows, seconds, versions)
-    found.verdict = header.get("verdict")
-    found.starts = starts
+    saved = read_fit(path, model)
+    found = Fit(saved.model, saved.family, saved.spec, saved.outcome, saved.rows, saved.seconds, saved.versions)
+    found.verdict = saved.verdict
+    found.starts = saved.starts
     return found
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {"python": sys.version.split()[0], "pyturingvi": version("pyturingvi"), "numpy": np.__version__}

@@ -166,7 +166,7 @@ def test_a_summary_has_each_students_ability_under_its_label(fit):
 
 
 def test_a_summary_of_many_locals_draws_fewer_points(fit, monkeypatch):
-    monkeypatch.setattr("pyturingvi.result._LOCAL_NUMBERS", 10)
+    monkeypatch.setattr("pyturingvi.outputs.summary._LOCAL_NUMBERS", 10)
     drawn = []
     sample = type(fit).sample_unconstrained
     monkeypatch.setattr(

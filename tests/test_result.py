@@ -358,3 +358,25 @@ def test_without_arviz_the_error_says_how_to_get_it(poisson_fit: tv.Fit, monkeyp
     monkeypatch.setitem(sys.modules, "arviz_base", None)
     with pytest.raises(tv.errors.DataError, match=r"pip install 'pyturingvi\[arviz\]'"):
         poisson_fit.to_arviz()
+
+
+def test_a_summary_of_some_variables_has_their_rows_alone(bundled_model: tv.models.Model) -> None:
+    fit = quick_fit(bundled_model, n_iterations=5)
+    whole = fit.summary(500, local=True)
+    for name in bundled_model.dims:
+        found = fit.summary(variables=name, n=500)
+        assert list(found.index) == bundled_model.scalar_labels(name)
+        pd.testing.assert_frame_equal(found, whole.loc[found.index])
+    first, last = bundled_model.scalar_labels(name)[0], next(iter(bundled_model.dims))
+    assert list(fit.summary([first, last]).index) == [first, *bundled_model.scalar_labels(last)]
+
+
+def test_unknown_names_in_a_summary_are_refused(poisson_fit: tv.Fit) -> None:
+    with pytest.raises(InputError, match=r"Unknown variable 'bet'. Did you mean 'beta'\?"):
+        poisson_fit.summary(["bet"])
+    with pytest.raises(InputError, match=r"Unknown label 'beta\[x3\]'"):
+        poisson_fit.summary(["beta[x3]"])
+    with pytest.raises(InputError, match="eta has 30, from 'eta\\[0\\]'"):
+        poisson_fit.summary(["eta[77]"])
+    with pytest.raises(InputError, match="names once"):
+        poisson_fit.summary(["beta"], variables=["alpha"])

@@ -14,8 +14,9 @@ from pyturingvi.errors import EngineError, InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.checks import check_values
 from pyturingvi.models.labels import label_text
+from pyturingvi.models.observed import Observes
 from pyturingvi.models.parts import take_natural
-from pyturingvi.support.arguments import real_array, whole_number
+from pyturingvi.support.arguments import real_array
 from pyturingvi.support.array_namespace import Array, namespace_of
 from pyturingvi.support.registry import Named, Registry, defines
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
 
 
-class Model(Named, ABC):
+class Model(Named, Observes, ABC):
     """A fully normalized log density over `[z, y_1, ..., y_N]` in unconstrained space.
 
     Subclasses implement the underscored methods on checked input; users call the public ones. All arrays with
@@ -66,7 +67,6 @@ class Model(Named, ABC):
     thread_safe: ClassVar[bool] = False
     default_family: str = "structured"
     no_log_terms: ClassVar[str] = "its class does not define how the log density splits (`_log_terms`)"
-    no_forecast: ClassVar[str] = "its locals do not follow each other in time, or its class does not define `_forecast`"
     layout: Layout
     label: str
 
@@ -139,36 +139,6 @@ class Model(Named, ABC):
         if not self.has_log_terms:
             raise InputError(f"{self.description}: there are no log terms, since {self.no_log_terms}.")
         return self._log_terms(self._check_points(points))
-
-    def forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """A draw of the h times after the last, given each point: the model's own continuation.
-
-        Parameters
-        ----------
-        points : (M, d) array
-            Draws of the posterior, from a fit or a sampler.
-        h : int
-            Times ahead.
-        rng : Generator
-            Of the innovations.
-
-        Returns
-        -------
-        dict
-            Name -> (M, h, ...) array.
-
-        Raises
-        ------
-        InputError
-            If the model has no times, or an argument cannot be used.
-        """
-        return self._forecast(self._check_points(points), self.check_forecast(h), rng)
-
-    def check_forecast(self, h: int) -> int:
-        """The number of times ahead, or an InputError where it is none or the model has no times."""
-        if not defines(self, "_forecast"):
-            raise InputError(f"{self.description}: there is no forecast, since {self.no_forecast}.")
-        return whole_number("h", h, 1)
 
     def starts(self, family: str) -> dict[str, tuple[np.ndarray, float]]:
         """Where `tv.fit` should start too, by name: location (d,) and factor of the identity in the scale."""
@@ -294,9 +264,6 @@ class Model(Named, ABC):
         out[...] = self._log_density_and_gradient(points)[1]
 
     def _log_terms(self, points: Array) -> tuple[Array, Array]:
-        raise NotImplementedError
-
-    def _forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         raise NotImplementedError
 
     # ---- natural space, where nothing else is said: z and y as they stand in the flat vector ----------------------

@@ -11,6 +11,7 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.irt_answers import Answers
+from pyturingvi.models.irt_data import log_likelihoods, observation, replicates
 from pyturingvi.models.irt_long import LongTable, read_long
 from pyturingvi.models.irt_new import read_new
 from pyturingvi.models.irt_responses import read_responses
@@ -18,6 +19,7 @@ from pyturingvi.models.irt_scoring import abilities
 from pyturingvi.models.irt_sparse import SparseTable
 from pyturingvi.models.irt_tables import ResponseTable, codes_of_signs, table_of_answers, table_of_codes
 from pyturingvi.models.labels import Labels
+from pyturingvi.models.observed import Observation
 from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import LOG_2PI, refuse_outside, squared_norms, take_natural
 from pyturingvi.support.arguments import whole_number
@@ -273,6 +275,20 @@ class ItemResponse(OnePassModel):
             squares = xp.stack([(beta * beta).sum(axis=1), (log_gamma * log_gamma).sum(axis=1)], axis=1)
             prior = -0.5 * (xp.exp(-2 * z[:, 1:3]) * squares).sum(axis=1)
             return self._add_normalizers(prior, z, 0), local
+
+    # ---- data ---------------------------------------------------------------------------------------------
+    def _observations(self) -> dict[str, Observation]:
+        return {"responses": observation(self._table.answers(), self._students, self._items)}
+
+    def _log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
+        return {"responses": log_likelihoods(self._table.answers(), *self._abilities_and_items(points))}
+
+    def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {"responses": replicates(self._table.answers(), *self._abilities_and_items(points), rng)}
+
+    def _abilities_and_items(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        found = self._constrain_global(points[:, : self.layout.n_global])
+        return found["gamma"], found["beta"] + found["mu_beta"][:, None], points[:, self.layout.n_global :]
 
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:

@@ -12,6 +12,7 @@ from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.checks import read_matrix, read_vector, refuse_different_rows, refuse_non_counts
 from pyturingvi.models.labels import Labels, relabel, row_labels
+from pyturingvi.models.observed import Observation
 from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import (
     LOG_2PI,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _MAX_COUNT = 2.0**53
 _FAR, _WIDE, _NARROW = 20.0, 100.0, 0.03  # mean in sd, sd and range of a covariate beyond which advice is given
 _SCALES = ("s_alpha", "s_beta", "s_eta")
+_LARGEST_RATE = 2.0**62  # NumPy draws no Poisson counts beyond it
 _LARGEST_LOSS = 0.01  # nats that a log density may lose in float32
 
 
@@ -220,6 +222,21 @@ class RobustPoisson(OnePassModel):
         rate += residual
         xp.subtract(counts, rate, out=out[:, n_global:])
 
+    # ---- data ---------------------------------------------------------------------------------------------
+    def _observations(self) -> dict[str, Observation]:
+        return {"y": Observation(self.y.astype(np.int64), ["row"], {"row": ("row", self._rows.typed)})}
+
+    def _log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
+        eta = points[:, self.layout.n_global :]
+        with np.errstate(over="ignore"):
+            found = -np.exp(eta)
+        found += eta * self.y
+        found -= self._log_factorials
+        return {"y": found}
+
+    def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {"y": _draw_counts(points[:, self.layout.n_global :], rng)}
+
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:
         with np.errstate(over="ignore"):
@@ -238,6 +255,11 @@ class RobustPoisson(OnePassModel):
             refuse_outside(found[name] > 0, self.name, name, "positive")
         scales = np.log(np.column_stack([found[name] for name in _SCALES]))
         return np.column_stack([scales, found["alpha"], found["beta"], found["eta"]])
+
+
+def _draw_counts(log_rates: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.asarray(rng.poisson(np.minimum(np.exp(log_rates), _LARGEST_RATE)))
 
 
 def _normals_and_scales(z: Array, squares: Array, sizes: Array) -> Array:

@@ -12,6 +12,7 @@ import numpy as np
 from pyturingvi.layout import Layout
 from pyturingvi.models.checks import read_matrix
 from pyturingvi.models.labels import Labels, relabel
+from pyturingvi.models.observed import Observation
 from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import (
     LOG_2PI,
@@ -21,6 +22,7 @@ from pyturingvi.models.parts import (
     row_sums,
     take_natural,
 )
+from pyturingvi.models.volatility_data import log_likelihoods, observation, replicates
 from pyturingvi.models.volatility_returns import WHAT, read_returns, stale_prices
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 from pyturingvi.transforms.maps import (
@@ -242,6 +244,16 @@ class StochasticVolatility(OnePassModel):
     def _split(self, z: Array) -> tuple[Array, Array, Array, Array]:
         size = self.layout.local_dim
         return z[:, :size], z[:, size : 2 * size], z[:, 2 * size : 3 * size], z[:, 3 * size :]
+
+    # ---- data ---------------------------------------------------------------------------------------------
+    def _observations(self) -> dict[str, Observation]:
+        return {"returns": observation(self.returns, self.series, self._times)}
+
+    def _log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
+        return {"returns": log_likelihoods(self.returns, self._constrain_local(points)["y"])}
+
+    def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {"returns": replicates(self.returns, self._constrain_local(points)["y"], rng)}
 
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:

@@ -15,7 +15,7 @@ from pyturingvi.support.parallel import Workers
 _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 256
 
-GRADIENT_STREAM, ELBO_STREAM, SAMPLE_STREAM, FORECAST_STREAM = 0, 1, 2, 3
+GRADIENT_STREAM, ELBO_STREAM, SAMPLE_STREAM, FORECAST_STREAM, PREDICT_STREAM = 0, 1, 2, 3, 4
 
 
 def generator(xp: ModuleType, seed: int, *place: int) -> Any:

@@ -1,0 +1,151 @@
+"""What a model says of data: how likely each observed value is, what could have been in its place, and what comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from pyturingvi.errors import InputError
+from pyturingvi.support.arguments import whole_number
+from pyturingvi.support.registry import defines
+
+if TYPE_CHECKING:
+    from pyturingvi.support.array_namespace import Array
+
+
+Coords = dict[str, tuple[str, "list[Any] | np.ndarray"]]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """An observed variable: what a model was given, without missing cells.
+
+    Attributes
+    ----------
+    values : array
+    axes : list of str
+        A name for each of its axes.
+    coords : dict
+        Labels by their name: the axis along which they run, and one a place. Those with the name of their axis are
+        its own; others tell more of it, as who gave which answer.
+    """
+
+    values: np.ndarray
+    axes: list[str]
+    coords: Coords = field(default_factory=dict)
+
+
+class Observes:
+    """The part of a model that knows its data. A hook that a class inherits does not count: see `defines`."""
+
+    no_forecast: ClassVar[str] = "its locals do not follow each other in time, or its class does not define `_forecast`"
+    no_data: ClassVar[str] = "its class does not tell its data (`_observations`, `_log_likelihood` and `_replicate`)"
+    no_predict: ClassVar[str] = "its class does not define `_predict`"
+
+    if TYPE_CHECKING:
+
+        @property
+        def description(self) -> str: ...
+
+        def _check_points(self, points: Array, length: int | None = None, what: str = "points") -> Array: ...
+
+    @property
+    def tells_data(self) -> bool:
+        """Whether `observations`, `log_likelihood` and `replicate` are to be had."""
+        return all(defines(self, hook) for hook in ("_observations", "_log_likelihood", "_replicate"))
+
+    @property
+    def observations(self) -> dict[str, Observation]:
+        """The observed variables by name; none where the class does not tell them."""
+        return self._observations() if self.tells_data else {}
+
+    def log_likelihood(self, points: Array) -> dict[str, np.ndarray]:
+        """Log likelihood of each observed value at each point, given the globals and the locals there.
+
+        Parameters
+        ----------
+        points : (M, d) array
+
+        Returns
+        -------
+        dict
+            Name of each observed variable -> (M, ...) float64 array. With the prior of the variables they make up the
+            log density.
+
+        Raises
+        ------
+        InputError
+            If the class does not tell its data.
+        """
+        self._refuse_untold()
+        return self._log_likelihood(self._check_points(points).astype(np.float64, copy=False))
+
+    def replicate(self, points: Array, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Data that each point could have given in place of those observed.
+
+        Parameters
+        ----------
+        points : (M, d) array
+            Draws of the posterior, from a fit or a sampler; the data are then draws of the posterior predictive.
+        rng : Generator
+
+        Returns
+        -------
+        dict
+            Name of each observed variable -> (M, ...) array.
+
+        Raises
+        ------
+        InputError
+            If the class does not tell its data.
+        """
+        self._refuse_untold()
+        return self._replicate(self._check_points(points).astype(np.float64, copy=False), rng)
+
+    def forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """A draw of the h times after the last, given each point: the model's own continuation.
+
+        Parameters
+        ----------
+        points : (M, d) array
+            Draws of the posterior, from a fit or a sampler.
+        h : int
+            Times ahead.
+        rng : Generator
+            Of the innovations.
+
+        Returns
+        -------
+        dict
+            Name -> (M, h, ...) array.
+
+        Raises
+        ------
+        InputError
+            If the model has no times, or an argument cannot be used.
+        """
+        return self._forecast(self._check_points(points), self.check_forecast(h), rng)
+
+    def check_forecast(self, h: int) -> int:
+        """The number of times ahead, or an InputError where it is none or the model has no times."""
+        if not defines(self, "_forecast"):
+            raise InputError(f"{self.description}: there is no forecast, since {self.no_forecast}.")
+        return whole_number("h", h, 1)
+
+    def _refuse_untold(self) -> None:
+        if not self.tells_data:
+            raise InputError(f"{self.description}: there is nothing observed to speak of, since {self.no_data}.")
+
+    def _observations(self) -> dict[str, Observation]:
+        raise NotImplementedError
+
+    def _log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def _forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        raise NotImplementedError
