@@ -48,6 +48,10 @@ class OutputError(PyTuringVIError, OSError):
     """A path for a result or a checkpoint cannot be written or read."""
 
 
+class UnreliableError(PyTuringVIError):
+    """Importance weights are so uneven that what they give cannot be relied on."""
+
+
 class ConvergenceWarning(UserWarning):
     """A fit went astray, was still improving when it ended, or had data on a scale that no fit gets right."""
 

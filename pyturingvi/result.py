@@ -16,8 +16,9 @@ from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import check_draws_memory
 from pyturingvi.optimize.monitor import Outcome
-from pyturingvi.optimize.noise import FORECAST_STREAM, SAMPLE_STREAM, generator
-from pyturingvi.outputs.arviz import tree_of_fit
+from pyturingvi.optimize.noise import FORECAST_STREAM, PREDICT_STREAM, SAMPLE_STREAM, generator
+from pyturingvi.outputs.arviz import check_data_memory, tree_of_fit
+from pyturingvi.outputs.cards import html_of, text_of
 from pyturingvi.outputs.fit_file import read_fit, versions_here, write_fit
 from pyturingvi.outputs.summary import summarize
 from pyturingvi.settings import FitSpec
@@ -90,11 +91,10 @@ class Fit:
         self._bound = self._family.bind(model.layout)
 
     def __repr__(self) -> str:
-        elbo = f"{self._rows[-1][1]:.6g}" if self._rows else "not estimated"
-        return (
-            f"<Fit of {self.model.label}: {self._family.name}, p={self.params.size:,}, {self.engine} engine, "
-            f"{self.status} after {self.n_updates:,} updates in {self.seconds:.1f} s, ELBO {elbo}>"
-        )
+        return text_of(self)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_bound"}
@@ -188,6 +188,34 @@ class Fit:
                 return self.model.constrain_global(self._draw_globals(n, seed))
             return self.model.constrain(self.sample_unconstrained(n, seed))
 
+    def resample(self, n: int = 1000, seed: int = 0, *, local: bool = True) -> dict[str, np.ndarray]:
+        """Draw from the posterior itself, as far as importance weights carry from the fit to it.
+
+        Four draws of the fit for each that is wanted are weighted by density over fit, their largest weights smoothed
+        (Pareto smoothed importance sampling), and taken again by these weights. A draw may occur more than once.
+
+        Parameters
+        ----------
+        n : int
+        seed : int
+        local : bool
+            False gives the globals alone. Where the model has `log_terms` their weights have the locals integrated
+            out by quadrature, and are good far more often than those of all variables at once.
+
+        Returns
+        -------
+        dict
+            Name of each variable -> (n, ...) array, as `sample` gives.
+
+        Raises
+        ------
+        UnreliableError
+            If the weights cannot be relied on: k-hat above min(1 - 1/log10(draws), 0.7), or worth fewer than 50 draws.
+        """
+        from pyturingvi.diagnosis.resample import resample
+
+        return resample(self, whole_number("n", n, 1), whole_number("seed", seed, 0, LARGEST_SEED), local)
+
     def forecast(self, h: int, n_draws: int = 1000, seed: int = 0) -> dict[str, np.ndarray]:
         """Draw what the model says of the h times after the last one, over all that the fit leaves uncertain.
 
@@ -218,6 +246,49 @@ class Fit:
         check_draws_memory(n_draws, h * self.model.layout.local_dim, "forecast")
         source = generator(np, whole_number("seed", seed, 0, LARGEST_SEED), FORECAST_STREAM)
         return self.model.forecast(self.sample_unconstrained(n_draws, seed), h, source)
+
+    def predict(self, new: Any = None, n_draws: int = 1000, seed: int = 0, **options: Any) -> dict[str, np.ndarray]:
+        """Draw data of the posterior predictive distribution, over all that the fit leaves uncertain.
+
+        Parameters
+        ----------
+        new : optional
+            What to predict for; by default the data of the fit anew, to be held against those observed.
+
+            - Robust Poisson regression: covariates of new rows. Columns of a DataFrame are found by their names; an
+              array has them in the order of the model. `offset=` is theirs.
+            - Item response: answers of new students as `ItemResponse.score` takes them, NaN where there is none; a
+              student may have none at all. A long table comes with `student=`, `item=` and `response=`.
+            - Stochastic volatility: a number of days, as of `forecast`.
+        n_draws : int
+        seed : int
+            The same seed takes the same draws of the fit as `sample` does.
+        **options
+            See `new`.
+
+        Returns
+        -------
+        dict
+            Arrays (n_draws, ...) by name: of the data of the fit, as `model.observations` has them; of new rows `eta`,
+            the log rates, and `y`, the counts; of new students `alpha`, given their answers, and `responses` (n_draws,
+            J, K) to all K items of the model, those that were answered anew; of days as `forecast`.
+
+        Raises
+        ------
+        InputError
+            If the model does not predict, or an argument cannot be used.
+        MemoryLimitError
+            If the draws do not fit in memory.
+        """
+        n_draws, seed = whole_number("n_draws", n_draws, 1), whole_number("seed", seed, 0, LARGEST_SEED)
+        if new is None:
+            if options:
+                raise InputError(f"predict: {', '.join(options)} goes with new data, of which there are none.")
+            check_data_memory(self.model, n_draws, "predict", posterior_predictive=True)
+            return self.model.replicate(self.sample_unconstrained(n_draws, seed), generator(np, seed, PREDICT_STREAM))
+        self.model.check_predict()
+        source = generator(np, seed, FORECAST_STREAM)
+        return self.model.predict(self.sample_unconstrained(n_draws, seed), new, source, **options)
 
     def summary(
         self,

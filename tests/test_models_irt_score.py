@@ -149,7 +149,7 @@ def test_what_cannot_be_scored_is_refused(fit):
         model.score(fit, new, n_draws=1)
     with pytest.raises(InputError, match="must be a fit of this model or of one with the same items, got 'fit'"):
         model.score("fit", new)
-    with pytest.raises(InputError, match="one with the same items, got <Fit"):
+    with pytest.raises(InputError, match="one with the same items, got a fit of <Item"):
         tv.models.ItemResponse(make_table(5, 8)).score(fit, new)
 
 

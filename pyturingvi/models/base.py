@@ -74,6 +74,15 @@ class Model(Named, Observes, ABC):
         super().__init_subclass__(**kwargs)
         cls.label = cls.name
 
+    def __repr__(self) -> str:
+        layout = getattr(self, "layout", None)
+        if layout is None:
+            return f"<{type(self).__name__} without a layout>"
+        return (
+            f"<{type(self).__name__} {self.label!r}: {', '.join([*self._contents, f'd={layout.dim:,}'])} "
+            f"({layout.n_global:,} global, {layout.n_local:,} local{f' of {layout.local_dim}' * (layout.n_local > 0)})>"
+        )
+
     # ---- public interface ---------------------------------------------------------------------------------
     @property
     def dim(self) -> int:
@@ -284,6 +293,11 @@ class Model(Named, Observes, ABC):
     def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
         found = take_natural(values, self._natural_shapes, self.name)
         return np.concatenate([array.reshape(array.shape[0], -1) for array in found.values()], axis=1)
+
+    @property
+    def _contents(self) -> list[str]:
+        """What it holds, in words for its repr: "316 students" and the like."""
+        return []
 
     # ---- help for subclasses ------------------------------------------------------------------------------
     def _check_points(self, points: Array, length: int | None = None, what: str = "points") -> Array:

@@ -67,6 +67,33 @@ def read_vector(value: Any, what: str) -> np.ndarray:
     return vector
 
 
+def read_new_rows(
+    new: Any, covariates: list[str], offset: Any, *, offset_needed: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Covariates (n, p) and offset (n,) of rows to predict for; a table's columns are found by their names.
+
+    An InputError where a covariate is missing, or an offset that the model had.
+    """
+    what = "predict: new"
+    new = as_frame(new)
+    if hasattr(new, "columns"):
+        lost = [name for name in covariates if name not in [str(column) for column in new.columns]]
+        if lost:
+            raise InputError(f"{what} has no column {lost[0]!r} ({len(lost)} such); the model has {len(covariates)}.")
+        new = new[[column for column in new.columns if str(column) in covariates]]
+    matrix, found, _ = read_matrix(new, what, "x")
+    if hasattr(new, "columns"):
+        matrix = matrix[:, [found.index(name) for name in covariates]]
+    if matrix.shape[1] != len(covariates):
+        raise InputError(f"{what} must have the model's {len(covariates)} columns, got {matrix.shape[1]}.")
+    if offset is None and offset_needed:
+        raise InputError("predict: the model has an offset; give offset= for the new rows, zeros where there is none.")
+    known = np.zeros(len(matrix)) if offset is None else read_vector(offset, "predict: offset")
+    if len(known) != len(matrix):
+        raise InputError(f"predict: new has {len(matrix)} rows but offset has {len(known)}.")
+    return matrix, known
+
+
 def check_values(what: str, result: Any, points: Array) -> tuple[Array, Array]:
     """What a function of points (M, d) returned, refused unless it is a log density (M,) and a gradient (M, d)."""
     if not isinstance(result, tuple | list) or len(result) != 2:

@@ -15,7 +15,7 @@ from pyturingvi.models.irt_data import log_likelihoods, observation, replicates
 from pyturingvi.models.irt_long import LongTable, read_long
 from pyturingvi.models.irt_new import read_new
 from pyturingvi.models.irt_responses import read_responses
-from pyturingvi.models.irt_scoring import abilities
+from pyturingvi.models.irt_scoring import abilities, draw_abilities
 from pyturingvi.models.irt_sparse import SparseTable
 from pyturingvi.models.irt_tables import ResponseTable, codes_of_signs, table_of_answers, table_of_codes
 from pyturingvi.models.labels import Labels
@@ -142,11 +142,12 @@ class ItemResponse(OnePassModel):
         import pandas as pd
 
         if not isinstance(getattr(fit, "model", None), ItemResponse) or fit.model._items != self._items:
-            raise InputError(f"score: fit must be a fit of this model or of one with the same items, got {fit!r}.")
+            what = f"a fit of {fit.model!r}" if hasattr(fit, "model") else repr(fit)
+            raise InputError(f"score: fit must be a fit of this model or of one with the same items, got {what}.")
         n_draws = whole_number("n_draws", n_draws, 0)
         if n_draws == 1:
             raise InputError("score: n_draws must be 0 (items fixed) or at least 2, got 1.")
-        answers, students = read_new(responses, self._items, (student, item, response))
+        answers, students = read_new(responses, self._items, (student, item, response), "score")
         location = self.constrain_global(fit.location[: self.layout.n_global])
         items = fit.sample(n_draws, seed, local=False) if n_draws else location
         mean, sd = abilities(answers, items["gamma"], items["beta"] + items["mu_beta"][:, None])
@@ -226,6 +227,10 @@ class ItemResponse(OnePassModel):
         model._items = list(state["items"])
         return model
 
+    @property
+    def _contents(self) -> list[str]:
+        return [f"{self.n_students:,} students", f"{self.n_items:,} items", f"{self.n_answers:,} answers"]
+
     # ---- density ------------------------------------------------------------------------------------------
     def _evaluate(self, points: Array, density: Array | None, out: Array | None) -> None:
         """Fill `density` (M,) and the gradient `out` (M, d), each unless it is None."""
@@ -289,6 +294,24 @@ class ItemResponse(OnePassModel):
     def _abilities_and_items(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         found = self._constrain_global(points[:, : self.layout.n_global])
         return found["gamma"], found["beta"] + found["mu_beta"][:, None], points[:, self.layout.n_global :]
+
+    def _predict(
+        self,
+        points: np.ndarray,
+        new: Any,
+        rng: np.random.Generator,
+        student: str | None = None,
+        item: str | None = None,
+        response: str | None = None,
+    ) -> dict[str, np.ndarray]:
+        answers, _ = read_new(new, self._items, (student, item, response), "predict", silent_allowed=True)
+        gamma, centre, _ = self._abilities_and_items(points)
+        alpha = draw_abilities(answers, gamma, centre, rng)
+        found = np.empty((*alpha.shape, self.n_items), dtype=np.int8)
+        for m in range(len(alpha)):
+            logits = gamma[m] * alpha[m][:, None] + centre[m]
+            found[m] = logits > rng.logistic(size=logits.shape)
+        return {"alpha": alpha, "responses": found}
 
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:

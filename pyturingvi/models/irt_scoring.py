@@ -23,6 +23,7 @@ _BRACKETS = _FARTHEST * np.linspace(0.0, 1.0, 9)[1:] ** 2
 # the rule's error is exp(-2 pi distance/step).
 _STEP, _STEP_OF_SIGMOID = 0.7, 0.9
 _MOST_NODES = 2_000
+_WINDOW, _CELLS_OF_SD = 8.0, 8.0  # half the width of a grid and its cells, in standard deviations of a posterior
 _MOST_STEPS, _CLOSE = 100, 1e-4
 
 
@@ -42,6 +43,28 @@ def abilities(answers: Answers, gamma: np.ndarray, centre: np.ndarray) -> tuple[
         means[s], variances[s], mode = _moments(answers, gamma[s], centre[s], mode)
     between = means.var(axis=0, ddof=1) if len(gamma) > 1 else 0.0
     return means.mean(axis=0), np.sqrt(variances.mean(axis=0) + between)
+
+
+def draw_abilities(answers: Answers, gamma: np.ndarray, centre: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A draw (S, J) of each student's ability with each of S draws of the items, gamma and centre (S, K).
+
+    Each posterior is laid out on one grid for all students, an eighth of the narrowest one's standard deviation apart:
+    its sums over items are then two matrix products, and a draw is uniform within its cell.
+    """
+    mean, sd = abilities(answers, gamma.mean(axis=0)[None], centre.mean(axis=0)[None])
+    low, high = float((mean - _WINDOW * sd).min()), float((mean + _WINDOW * sd).max())
+    n = min(_MOST_NODES, math.ceil((high - low) / (sd.min() / _CELLS_OF_SD)) + 1)
+    grid, cell = np.linspace(low, high, n), (high - low) / (n - 1)
+    codes = answers.codes()
+    right, wrong = (codes == 1).astype(float), (codes == 0).astype(float)
+    found = np.empty((len(gamma), answers.n_students))
+    for s in range(len(gamma)):
+        logits = gamma[s][:, None] * grid + centre[s][:, None]
+        logs = right @ log_sigmoid(np, logits) + wrong @ log_sigmoid(np, -logits) - 0.5 * grid**2
+        mass = np.cumsum(np.exp(logs - logs.max(axis=1, keepdims=True)), axis=1)
+        chosen = (mass < rng.uniform(size=(len(mass), 1)) * mass[:, -1:]).sum(axis=1)
+        found[s] = grid[chosen] + cell * (rng.uniform(size=len(mass)) - 0.5)
+    return found
 
 
 def _moments(

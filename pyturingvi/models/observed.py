@@ -128,6 +128,37 @@ class Observes:
         """
         return self._forecast(self._check_points(points), self.check_forecast(h), rng)
 
+    def predict(self, points: Array, new: Any, rng: np.random.Generator, **options: Any) -> dict[str, np.ndarray]:
+        """Draws for what was not observed, given each point: new rows, new students, further days.
+
+        Parameters
+        ----------
+        points : (M, d) array
+            Draws of the posterior, from a fit or a sampler.
+        new : table or int
+            What the model predicts for; see `Fit.predict`.
+        rng : Generator
+        **options
+            What the model takes beside it.
+
+        Returns
+        -------
+        dict
+            Name -> (M, ...) array.
+
+        Raises
+        ------
+        InputError
+            If the class does not predict, or `new` cannot be used.
+        """
+        self.check_predict()
+        return self._predict(self._check_points(points).astype(np.float64, copy=False), new, rng, **options)
+
+    def check_predict(self) -> None:
+        """Raise an InputError unless the class predicts."""
+        if not defines(self, "_predict"):
+            raise InputError(f"{self.description}: there is no prediction, since {self.no_predict}.")
+
     def check_forecast(self, h: int) -> int:
         """The number of times ahead, or an InputError where it is none or the model has no times."""
         if not defines(self, "_forecast"):
@@ -148,4 +179,7 @@ class Observes:
         raise NotImplementedError
 
     def _forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def _predict(self, points: np.ndarray, new: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
         raise NotImplementedError

@@ -10,7 +10,7 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
-from pyturingvi.models.checks import read_matrix, read_vector, refuse_different_rows, refuse_non_counts
+from pyturingvi.models.checks import read_matrix, read_new_rows, read_vector, refuse_different_rows, refuse_non_counts
 from pyturingvi.models.labels import Labels, relabel, row_labels
 from pyturingvi.models.observed import Observation
 from pyturingvi.models.one_pass import OnePassModel
@@ -145,6 +145,10 @@ class RobustPoisson(OnePassModel):
         model._rows = Labels.from_state(state, "rows", len(model.y))
         return model
 
+    @property
+    def _contents(self) -> list[str]:
+        return [f"{len(self.y):,} rows", f"{len(self.covariates)} covariates"]
+
     # ---- density ------------------------------------------------------------------------------------------
     def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
         """Fill `density` (M,) and `gradient` (M, d), each unless it is None."""
@@ -236,6 +240,16 @@ class RobustPoisson(OnePassModel):
 
     def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         return {"y": _draw_counts(points[:, self.layout.n_global :], rng)}
+
+    def _predict(
+        self, points: np.ndarray, new: Any, rng: np.random.Generator, offset: Any = None
+    ) -> dict[str, np.ndarray]:
+        matrix, known = read_new_rows(new, self.covariates, offset, offset_needed=self._has_offset)
+        z = points[:, : self.layout.n_global]
+        eta = z[:, 3:4] + z[:, 4:] @ matrix.T + known
+        with np.errstate(over="ignore"):
+            eta += np.exp(z[:, 2:3]) * rng.standard_normal(eta.shape)
+        return {"eta": eta, "y": _draw_counts(eta, rng)}
 
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:

@@ -24,6 +24,7 @@ from pyturingvi.models.parts import (
 )
 from pyturingvi.models.volatility_data import log_likelihoods, observation, replicates
 from pyturingvi.models.volatility_returns import WHAT, read_returns, stale_prices
+from pyturingvi.support.arguments import whole_number
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 from pyturingvi.transforms.maps import (
     interval,
@@ -171,6 +172,10 @@ class StochasticVolatility(OnePassModel):
         model._set_up(returns, series, Labels.from_state(state, "times", len(returns)))
         return model
 
+    @property
+    def _contents(self) -> list[str]:
+        return [f"{len(self.returns):,} times", f"{len(self.series)} series"]
+
     # ---- density ------------------------------------------------------------------------------------------
     def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
         """Fill `density` (M,) and `gradient` (M, d), each unless it is None."""
@@ -254,6 +259,9 @@ class StochasticVolatility(OnePassModel):
 
     def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         return {"returns": replicates(self.returns, self._constrain_local(points)["y"], rng)}
+
+    def _predict(self, points: np.ndarray, new: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return self._forecast(points, whole_number("predict: new, the number of days ahead,", new, 1), rng)
 
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:
