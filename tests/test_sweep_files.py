@@ -59,7 +59,8 @@ def test_a_cell_that_diverged_at_once_is_whole(executor, tmp_path):
     """Its trace has the estimate at the start alone."""
 
     def slopeless(points):
-        return normal(points)[0], np.full_like(points, np.nan if len(points) == SMALL["n_samples"] else 0.0)
+        value, slopes = normal(points)
+        return value, np.full_like(slopes, np.nan) if len(points) == SMALL["n_samples"] else slopes
 
     found = run({"model": tv.models.LogDensity(slopeless, LAYOUT), **SMALL}, executor, tmp_path)
     assert found.frame()[["status", "n_updates"]].iloc[0].tolist() == ["diverged", 0]

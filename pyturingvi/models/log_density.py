@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
+from pyturingvi.models.axes import Axes, read_axes
 from pyturingvi.models.base import Model
-from pyturingvi.models.checks import check_values
-from pyturingvi.models.labels import relabel
-from pyturingvi.support.array_namespace import Array, namespace_of
-
-_PROBED = (0.0, 1.0, -1.0, 10.0, -10.0)  # the latter where fn is not finite at the former
-
-Function = Callable[[np.ndarray], tuple[Any, Any]]
+from pyturingvi.models.labels import Labels, relabel
+from pyturingvi.models.natural_space import NaturalSpace
+from pyturingvi.models.user_function import Function, UserFunction
+from pyturingvi.support.array_namespace import Array
+from pyturingvi.transforms import Transform
 
 
 class LogDensity(Model):
     """Any target whose log density and gradient you can compute (NumPy engine only).
 
     The target is `p(z) prod_n p(y_n, x_n | z)` in the paper's notation (Ko et al. 2024, section "Hierarchical
-    Branched Structured Families"); it must be over unconstrained real numbers, log-Jacobians included.
+    Branched Structured Families"). Without `constrain` it is over unconstrained real numbers, log-Jacobians included;
+    with it, over the named values, and what belongs to the transforms is added here.
 
     Parameters
     ----------
     fn : callable
         Takes a (M, d) float64 array of points, each row in the order `[z, y_1, ..., y_N]`, and returns the
-        log densities (M,) and their gradients (M, d). It is called with varying M. It may return -inf or NaN
-        where it is not defined; a fit refuses to start there, and stops and says so if it runs into such values.
+        log densities (M,) and their gradients (M, d). With `constrain`, it takes a dictionary of named values (M, ...),
+        and returns the log densities (M,) and a dictionary of gradients of the same shapes. It is called with varying
+        M. It may return -inf or NaN where it is not defined; a fit refuses to start there, and stops and says so if it
+        runs into such values. A function of one point, which returns a number and its gradient, is called in a loop.
     layout : Layout
         Who is global and who is local.
     names : list of str, optional
-        A label for each of the d coordinates, or for each of the d_z global ones. Default `z[0]`, `z[1]`, ...
+        Without `constrain`, a label for each of the d coordinates, or for each of the d_z global ones. Default `z[0]`,
+        `z[1]`, ...
+    constrain : dict of str to Transform, optional
+        Each variable's name and its transform of `tv.transforms`, in the order of the flat vector: first those that
+        fill the globals, then those of a local block. A local one is given for one block, and its values have an axis
+        of the N blocks in front, (M, N, ...). Draws, summaries and ArviZ trees are in these variables.
+    dims : dict of str to list of str, optional
+        Names of the axes behind M of a variable, such as `{"effect": ["school"]}`. Without `constrain` the variables
+        are z (d_z,) and y (N, d_y).
+    coords : dict of str to list, optional
+        Labels along an axis: strings, numbers or dates. Default 0, 1, ...
 
     Raises
     ------
     InputError
-        If fn is not callable, does not return numbers of the right shapes (it is called on construction to check
-        that, at a few points near 0), or names has a wrong length.
+        If fn is not callable, does not return numbers of the right shapes, or its gradient is wrong: it is called on
+        construction, with some ten points near 0, and compared with differences along random directions. If names,
+        constrain, dims or coords do not fit the layout.
 
     Examples
     --------
@@ -48,20 +61,40 @@ class LogDensity(Model):
     ...     return -0.5 * (points**2).sum(axis=1), -points
     >>> LogDensity(normal, Layout(n_global=2, n_local=3, local_dim=1)).dim
     5
+    >>> def exponential(values):
+    ...     return -values["rate"], {"rate": -np.ones_like(values["rate"])}
+    >>> LogDensity(exponential, Layout(1, 0, 0), constrain={"rate": tv.transforms.Positive()}).global_labels
+    ['log rate']
     """
 
     name: ClassVar[str] = "log_density"
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
 
-    def __init__(self, fn: Function, layout: Layout, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        fn: Function,
+        layout: Layout,
+        names: Sequence[str] | None = None,
+        *,
+        constrain: Mapping[str, Transform] | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
+        coords: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
         if not isinstance(layout, Layout):
             raise InputError(f"LogDensity: layout must be a Layout(n_global, n_local, local_dim), got {layout!r}.")
         if not callable(fn):
             raise InputError(f"LogDensity: fn must be a function of a (M, d) array, got {fn!r}.")
         self.layout = layout
-        self._fn: Function | None = fn
+        self._space: NaturalSpace | None = None
+        if constrain is not None:
+            if names is not None:
+                raise InputError("LogDensity: give names or constrain, which names the variables itself, not both.")
+            self._space = NaturalSpace(layout, constrain, "LogDensity")
         self._set_names(names)
-        self._probe()
+        self._axes = self._read_axes(dims, coords)
+        self._has_own_axes = bool(constrain or dims or coords)
+        self._fn: UserFunction | None = UserFunction(fn, self._space)
+        self._probed = self._fn.probe(self.dim, layout.n_global, self._coordinate)
 
     def _set_names(self, names: Sequence[str] | None) -> None:
         layout = self.layout
@@ -73,68 +106,76 @@ class LogDensity(Model):
                 raise InputError("LogDensity: names must all be different.")
             self.names = labels
 
-    def _probe(self) -> None:
-        """Call fn on a few points near 0, their number unlike d so that a transposed gradient shows.
-
-        What it returns there need not be finite: `fit` looks at where it starts. It is kept, since it tells one
-        function from another; where it is not finite, so are values elsewhere.
-        """
-        near_0 = np.zeros((3 if self.dim != 3 else 4, self.dim))
-        near_0[1:] = 0.01 * np.random.default_rng(0).standard_normal(near_0[1:].shape)
-        self._probed: list[np.ndarray] | None = []
-        for centre in _PROBED:
-            try:
-                with np.errstate(all="ignore"):
-                    value, gradient = self._call(near_0 + centre)
-            except Exception as error:
-                if centre != 0:  # no business of the user's
-                    break
-                error.add_note(
-                    f"LogDensity called fn with {near_0.shape} points near 0 to check it. Where it is not defined it "
-                    "must return NaN or -inf."
-                )
-                raise
-            self._probed += [np.array(value), np.array(gradient)]
-            if np.isfinite(value).all() and np.isfinite(gradient).all():
-                break
-
-    def _call(self, points: Array) -> tuple[np.ndarray, np.ndarray]:
-        if self._fn is None:
-            raise InputError(
-                "LogDensity: this model was read from a file, which does not hold its function. "
-                "Build LogDensity(fn, layout) again to evaluate it."
-            )
-        if namespace_of(points) is not np:
-            raise InputError("LogDensity: fn works on NumPy arrays. Use device='cpu'.")
-        # a copy: fn may write into what it is given
-        return check_values("LogDensity: fn", self._fn(np.array(points, dtype=np.float64)), points)
-
     # ---- names --------------------------------------------------------------------------------------------
     @property
     def description(self) -> str:
         return "tv.models.LogDensity, a Python function"
 
+    def _read_axes(self, dims: Any, coords: Any) -> Axes:
+        """The axes and their labels, as given or by default; `names` are labels too."""
+        defaults: dict[str, list[str]] = {"z": ["global"], "y": ["block", "local"]}
+        if self._space is not None:
+            defaults = self._space.default_dims(dims)
+        axes = read_axes(self._natural_shapes, defaults, dims, coords, "LogDensity")
+        if self.names is None:
+            return axes
+        labels = dict(axes.labels)
+        for name, found in (("z", self.names[: self.layout.n_global]), ("y", self.names[self.layout.n_global :])):
+            if found and set(axes.dims[name]).intersection(coords or {}):
+                raise InputError(f"LogDensity: names label {name} already; leave coords of {axes.dims[name]} out.")
+            if found and (name == "z" or self.layout.local_dim == 1):
+                labels[axes.dims[name][0]] = Labels(list(found))
+        return Axes(axes.dims, labels)
+
     @property
     def global_labels(self) -> list[str]:
+        if self._space is not None:
+            return self._space.free_labels(self.scalar_labels)
         return super().global_labels if self.names is None else self.names[: self.layout.n_global]
+
+    def _coordinate(self, k: int) -> str:
+        """What messages call a coordinate."""
+        if self._space is not None:
+            label = self._space.free_labels(self.scalar_labels, local=True)[k]
+            return f"{label!r}, by the gradients of the values and the chain rule,"
+        layout = self.layout
+        blocks = [f"y[{n},{i}]" for n in range(layout.n_local) for i in range(layout.local_dim)]
+        labels = self.global_labels + ((self.names or [])[layout.n_global :] or blocks)
+        return f"coordinate {k} ({labels[k]})"
+
+    @property
+    def dims(self) -> dict[str, list[str]]:
+        return {name: list(axes) for name, axes in self._axes.dims.items()}
 
     @property
     def coords(self) -> dict[str, list[Any]]:
-        coords = super().coords
-        if self.layout.n_global and self.names is not None:
-            coords["global"] = list(self.global_labels)
-        return coords
+        return self._axes.coords
 
+    def scalar_labels(self, name: str) -> list[str]:
+        local_names = (self.names or [])[self.layout.n_global :]
+        return [f"y[{label}]" for label in local_names] if name == "y" and local_names else super().scalar_labels(name)
+
+    # ---- state --------------------------------------------------------------------------------------------
     def fingerprint(self) -> list[Any]:
         """What fn returned when it was tried: another function with the same layout is another model."""
-        return list(self._probed or [])
+        return list(self._probed)
+
+    @property
+    def has_state(self) -> bool:
+        """Not where a transform is of a class that is not registered."""
+        return super().has_state and (self._space is None or self._space.has_state)
 
     def get_state(self) -> dict[str, Any]:
-        """The layout and the names; the function cannot be written to a file."""
+        """The layout, the names and the transforms; the function cannot be written to a file."""
         layout = self.layout
         state: dict[str, Any] = {"layout": [layout.n_global, layout.n_local, layout.local_dim]}
         if self.names is not None:
             state["names"] = list(self.names)
+        if self._space is not None:
+            state["constrain"] = self._space.to_state()
+        if self._has_own_axes:
+            state["dims"] = self.dims
+            state["labels"] = {axis: [found.plain, found.dtype] for axis, found in self._axes.labels.items()}
         return state
 
     @classmethod
@@ -143,13 +184,41 @@ class LogDensity(Model):
         model = cls.__new__(cls)
         model.layout = Layout(*(int(count) for count in state["layout"]))
         model._fn = None
-        model._probed = None
+        model._probed = []
+        model._space = None
+        if "constrain" in state:
+            model._space = NaturalSpace.from_state(model.layout, state["constrain"], "LogDensity")
         model._set_names(state.get("names"))
+        model._has_own_axes = "dims" in state
+        if model._has_own_axes:
+            labels = {axis: Labels(list(plain), dtype) for axis, (plain, dtype) in state["labels"].items()}
+            model._axes = Axes(dict(state["dims"]), labels)
+        else:
+            model._axes = model._read_axes(None, None)
         return model
 
     # ---- density ------------------------------------------------------------------------------------------
     def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
-        value, gradient = self._call(points)
+        if self._fn is None:
+            raise InputError(
+                "LogDensity: this model was read from a file, which does not hold its function. "
+                "Build LogDensity(fn, layout) again to evaluate it."
+            )
+        value, gradient = self._fn(points)
         # copies: fn may return the same buffers at each call
         with np.errstate(over="ignore"):
             return np.array(value, dtype=np.float64), np.array(gradient, dtype=points.dtype)
+
+    # ---- natural space ------------------------------------------------------------------------------------
+    @property
+    def _natural_shapes(self) -> dict[str, tuple[int, ...]]:
+        return super()._natural_shapes if self._space is None else self._space.shapes
+
+    def _constrain_global(self, z: Array) -> dict[str, Array]:
+        return super()._constrain_global(z) if self._space is None else self._space.values(z, local=False)
+
+    def _constrain_local(self, points: Array) -> dict[str, Array]:
+        return super()._constrain_local(points) if self._space is None else self._space.values(points, local=True)
+
+    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        return super()._unconstrain(values) if self._space is None else self._space.flat(values, self.name)
