@@ -31,7 +31,7 @@ from pyturingvi.plots import COLOURS, pyplot
 from pyturingvi.support.files import write_picture
 
 ROWS = 200
-NUTS = {"n_draws": 1_500, "n_tune": 1_000, "n_chains": 4, "seed": 0}
+NUTS = {"n_draws": 1_500, "n_tune": 1_000, "n_chains": 4, "seed": 0, "sampler": "turing"}
 FIT = {"n_iterations": 30_000, "n_samples": 8, "elbo_every": 30_000, "elbo_samples": 16_384}
 DECAY = {"initial": 1e-2, "factor": 0.1, "every": 10_000}
 # every run has a seed of its own

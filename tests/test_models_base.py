@@ -178,7 +178,7 @@ def test_a_subclass_does_not_pass_for_its_parent() -> None:
     with pytest.raises(InputError, match=r"Wider.*no log terms"):
         child.log_terms(np.zeros((1, child.dim)))
     with pytest.raises(EngineError, match="Wider"):
-        tv.sample_nuts(child, 10)
+        tv.sample_nuts(child, 10, sampler="turing")
 
 
 def test_models_say_where_they_run() -> None:

@@ -404,7 +404,7 @@ def test_arguments_are_refused_before_julia_starts(change: dict[str, Any], words
     "code",
     [
         "tv.models.Turing('@model f(y) = (y ~ Normal())', {'y': 1.0})",
-        "tv.sample_nuts(tv.models.IsotropicGaussian(2))",
+        "tv.sample_nuts(tv.models.IsotropicGaussian(2), sampler='turing')",
     ],
 )
 def test_without_julia_it_says_what_to_do(code: str) -> None:

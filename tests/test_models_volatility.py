@@ -92,7 +92,7 @@ def test_a_model_with_missing_returns_names_the_engine_that_runs_it() -> None:
     ):
         tv.fit(model, engine="julia", progress=False)
     with pytest.raises(EngineError, match=r"cannot call tv.models.StochasticVolatility with missing returns"):
-        tv.sample_nuts(model)
+        tv.sample_nuts(model, sampler="turing")
     assert tv.fit(model, n_iterations=2, n_samples=2, progress=False).engine == "numpy"
 
 

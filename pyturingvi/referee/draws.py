@@ -1,0 +1,162 @@
+"""What a No-U-Turn sampler found: its draws, in the form of `Fit.sample`, and how far they can be trusted."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyturingvi.models.base import Model
+from pyturingvi.referee import mici, turing
+from pyturingvi.referee.run import NutsRun
+from pyturingvi.support.arviz import arviz_tree
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SAMPLERS: dict[str, ModuleType] = {"mici": mici, "turing": turing}
+_LIBRARIES = {"mici": "mici", "turing": "Turing.jl"}
+_JUDGED = 100  # locals that are judged where there are no globals
+_MIXED = 1.01  # largest R-hat of chains that agree (Vehtari et al. 2021)
+
+
+class NutsDraws:
+    """Draws of NUTS, in the form of `Fit.sample`.
+
+    Attributes
+    ----------
+    model : Model
+    points : (n_chains, n_draws, d) array
+        The draws in unconstrained space.
+    divergent : (n_chains, n_draws) bool array
+        Transitions that diverged: the posterior may not be explored where they happen.
+    tree_depth : (n_chains, n_draws) int array
+    step_size : (n_chains,) array
+    sampler : {"mici", "turing"}
+    status : {"completed", "interrupted", "failed"}
+        After Ctrl-C, or an error in the model ("failed"), the draws made so far are kept, as many of each chain.
+    message : str
+        What the model threw, and in which chain; empty unless it failed.
+    seconds : float
+        Wall time, warm-up and compilation included.
+    """
+
+    def __init__(self, model: Model, run: NutsRun, sampler: str, status: str, seconds: float) -> None:
+        self.model = model
+        self.points = run.points
+        self.divergent = run.divergent
+        self.tree_depth = run.tree_depth
+        self.step_size = run.step_size
+        self.sampler = sampler
+        self.status = status
+        self.seconds = seconds
+        self.message = run.failure
+        self._natural: dict[str, np.ndarray] | None = None
+
+    def __repr__(self) -> str:
+        n_chains, n_draws, _ = self.points.shape
+        return (
+            f"<NUTS draws of {self.model.label}: {n_chains} chains of {n_draws:,} draws, {self.status} in "
+            f"{self.seconds:.1f} s, {self.n_divergent} divergent>"
+        )
+
+    @property
+    def n_divergent(self) -> int:
+        """Number of divergent transitions in all chains."""
+        return int(self.divergent.sum())
+
+    def sample(self) -> dict[str, np.ndarray]:
+        """All draws in the natural space: name of each variable -> (n_chains*n_draws, ...), chain after chain."""
+        if self._natural is None:
+            with np.errstate(over="ignore"):
+                self._natural = self.model.constrain(self.points.reshape(-1, self.points.shape[-1]))
+        return dict(self._natural)
+
+    def by_chain(self) -> dict[str, np.ndarray]:
+        """All draws in the natural space: name of each variable -> (n_chains, n_draws, ...)."""
+        shape = self.points.shape[:2]
+        return {name: value.reshape(*shape, *value.shape[1:]) for name, value in self.sample().items()}
+
+    # ---- how good they are --------------------------------------------------------------------------------
+    def summary(self, local: bool = False) -> pd.DataFrame:
+        """Mean, standard deviation, quantiles and convergence of the global variables in their natural space.
+
+        Parameters
+        ----------
+        local : bool
+            Tell of the local variables too, and of what the model derives from them.
+
+        Returns
+        -------
+        DataFrame
+            One row a scalar, e.g. `beta[age]`; columns mean, sd, q5, median, q95, as `Fit.summary` has, and r_hat
+            (rank-normalized), ess_bulk and ess_tail (Vehtari et al. 2021). A constant has NaN there, as all have with
+            fewer than 4 draws of a chain; the sd of a single draw is NaN.
+        """
+        import pandas as pd
+
+        columns = ["mean", "sd", "q5", "median", "q95", "r_hat", "ess_bulk", "ess_tail"]
+        labels: list[str] = []
+        blocks: list[np.ndarray] = []
+        draws = self.by_chain()
+        for name in draws if local else self.model.global_names:
+            flat = draws[name].reshape(-1, int(np.prod(draws[name].shape[2:], dtype=int)))
+            quantiles = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
+            diagnostics = self._diagnose(flat)
+            spread = flat.std(axis=0, ddof=1) if len(flat) > 1 else np.full(flat.shape[1], np.nan)
+            blocks.append(np.vstack([flat.mean(axis=0), spread, quantiles, diagnostics]).T)
+            labels += self.model.scalar_labels(name)
+        figures = np.vstack(blocks) if blocks else np.empty((0, len(columns)))
+        return pd.DataFrame(figures, columns=columns, index=pd.Index(labels, name="variable"))
+
+    def diagnostics(self) -> pd.DataFrame:
+        """The worst of each variable's scalars: columns max_r_hat, min_ess_bulk and min_ess_tail."""
+        import pandas as pd
+
+        rows = {}
+        for name, draws in self.by_chain().items():
+            with np.errstate(invalid="ignore"):
+                figures = self._diagnose(draws.reshape(-1, int(np.prod(draws.shape[2:], dtype=int))))
+            known = figures[:, ~np.isnan(figures[0])]
+            rows[name] = [known[0].max(), known[1].min(), known[2].min()] if known.size else [np.nan, np.nan, np.nan]
+        columns = ["max_r_hat", "min_ess_bulk", "min_ess_tail"]
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+        frame.index.name = "variable"
+        return frame
+
+    def doubts(self) -> str:
+        """What speaks against the draws, in words: a global's R-hat above 1.01, or an ESS below 100 a chain."""
+        n_chains, n_draws, d = self.points.shape
+        judged = self.points[..., : self.model.layout.n_global or min(d, _JUDGED)]
+        figures = self._diagnose(judged.reshape(n_chains * n_draws, -1))
+        known = figures[:, ~np.isnan(figures[0])]
+        if not known.size:
+            return ""
+        r_hat, ess = known[0].max(), known[1:].min()
+        if r_hat <= _MIXED and ess >= 100 * n_chains:
+            return ""
+        return (
+            f"the largest R-hat of a global variable is {r_hat:.3f} and the smallest effective sample size {ess:.0f}; "
+            f"{self.n_divergent} of {n_chains * n_draws:,} draws diverged"
+        )
+
+    def _diagnose(self, flat: np.ndarray) -> np.ndarray:
+        """R-hat, bulk and tail ESS (3, k) of draws (n_chains*n_draws, k)."""
+        n_chains, n_draws, _ = self.points.shape
+        if n_draws < 4 or not flat.shape[1]:
+            return np.full((3, flat.shape[1]), np.nan)
+        figures: np.ndarray = SAMPLERS[self.sampler].diagnose(flat.reshape(n_chains, n_draws, -1))
+        return figures
+
+    # ---- other tools --------------------------------------------------------------------------------------
+    def to_arviz(self) -> Any:
+        """The draws as an ArviZ DataTree with groups `posterior` and `sample_stats`."""
+        stats = {
+            "diverging": self.divergent,
+            "tree_depth": self.tree_depth,
+            "step_size": np.repeat(self.step_size[:, None], self.points.shape[1], axis=1),
+        }
+        attrs = {"inference_library": _LIBRARIES[self.sampler], "sampling_time": self.seconds}
+        groups = {"posterior": self.by_chain(), "sample_stats": stats}
+        return arviz_tree(groups, self.model.dims, self.model.coords, attrs)
