@@ -243,6 +243,14 @@ def test_mean_field_is_not_trusted_on_a_correlated_target(seed: int) -> None:
     assert best_fit(target, "full-rank").diagnose(seed=seed).verdict == "good"
 
 
+@pytest.mark.parametrize("dim", [24, 27, 30])
+def test_mean_field_is_not_trusted_in_as_many_variables_as_are_judged_at_once(dim: int) -> None:
+    """Standard deviations a tenth of the true ones."""
+    precision = np.linalg.inv(0.01 * np.eye(dim) + 0.99)
+    target = GaussianTarget(np.zeros(dim), precision, Layout(1, dim - 1, 1))
+    assert best_fit(target, "mean-field").diagnose().verdict == "do not trust"
+
+
 def test_the_elbo_is_exact_where_the_fit_is_the_density() -> None:
     target, family = random_gaussian(3)
     found = best_fit(target, family).diagnose().table.loc["ELBO"]
@@ -274,6 +282,20 @@ def test_a_run_that_went_wrong_is_not_trusted(poisson: Any) -> None:
     diverged = fit_at(poisson, "structured", cut_short.params)
     diverged.status, diverged.message = "diverged", "somewhere"
     assert diverged.diagnose(n=100).reasons[0].startswith("The fit diverged: somewhere")
+
+
+def test_natural_gradients_that_did_not_end_are_told(poisson: Any) -> None:
+    found = quick_fit(poisson, optimizer=tv.NaturalGradient(), n_iterations=30).diagnose(n=100)
+    assert found.verdict != "good"
+    assert any("had not converged: 30 updates" in reason for reason in found.reasons)
+    assert not any("no longer rising" in reason for reason in found.reasons)
+
+
+def test_a_fit_without_bounds_is_judged_without_a_word_from_numpy() -> None:
+    model = tv.models.LogDensity(lambda x: (np.zeros(len(x)), np.zeros_like(x)), Layout(1, 0, 0))
+    fit = fit_at(model, "mean-field", np.array([1e308, 1e308]))  # draws of it overflow
+    fit.status = "diverged"
+    assert fit.diagnose(n=100).verdict == "do not trust"
 
 
 def two_modes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

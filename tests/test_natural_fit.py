@@ -254,6 +254,20 @@ def assert_above_mean_field(model: tv.models.Model) -> None:
     assert above > below - 0.1 - 4 * math.hypot(e1, e2)
 
 
+def test_globals_correlated_in_many_directions_do_not_swing_for_ever() -> None:
+    """All coordinates stepping at once overshoot where many are correlated; that start never rose, nor fell back."""
+    rng = np.random.default_rng(7)
+    root, scales = rng.normal(size=(60, 60)), 10 ** rng.uniform(-3, 3, 60)
+    covariance = (root @ root.T / 60 + 1e-4 * np.eye(60)) * np.outer(scales, scales)
+    sd = np.sqrt(np.diag(covariance))
+    target = GaussianTarget(2 * sd * rng.normal(size=60), np.linalg.inv(covariance), Layout(60, 0, 0))
+    found = fit(target.model, n_iterations=1500)
+    assert found.status == "converged"
+    assert last(found)[0] == pytest.approx(0, abs=0.1)  # the density is normalized, and the family holds it
+    np.testing.assert_allclose(found.location, target.mean, atol=0.05 * sd.max(), rtol=0)
+    np.testing.assert_array_less(abs(found.location - target.mean), 0.05 * sd)
+
+
 # ---- densities without an answer ----------------------------------------------------------------------------
 def holes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     value, slope = -0.5 * (points**2).sum(axis=1), -points
@@ -289,6 +303,14 @@ def test_what_has_no_optimum_never_converges(function: Any, family: str) -> None
     assert np.isfinite(found.params).all()
     assert found.n_updates <= 600
     assert found.elbo["iteration"].iloc[-1] == found.n_updates
+
+
+def test_a_density_without_an_end_is_told_from_one_with_a_hole() -> None:
+    with pytest.warns(tv.ConvergenceWarning, match="integral is infinite: see that every variable has a prior"):
+        fit(tv.models.LogDensity(lambda x: (0.5 * (x**2).sum(axis=1), x), Layout(1, 0, 0)))
+    with pytest.warns(tv.ConvergenceWarning) as caught:
+        fit(tv.models.LogDensity(holes, LAYOUT))
+    assert not any("infinite" in str(one.message) for one in caught)
 
 
 def test_a_run_that_leaves_where_it_cannot_go_comes_back() -> None:

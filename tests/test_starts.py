@@ -17,6 +17,7 @@ from pyturingvi.fitting import default_family
 from pyturingvi.sweeps.grid import read_grid
 
 QUIET: dict[str, Any] = {"progress": False, "engine": "numpy"}
+disagreement_allowed = pytest.mark.filterwarnings("ignore:.*They are as good as each other")
 
 
 def returns(n: int = 40, size: int = 1) -> np.ndarray:
@@ -88,6 +89,7 @@ def test_a_cell_of_a_sweep_is_structured_unless_it_says_otherwise() -> None:
 
 
 # ---- several starts ---------------------------------------------------------------------------------------------
+@disagreement_allowed
 def test_the_start_with_the_highest_elbo_is_kept(tmp_path: Path) -> None:
     heard: list[int] = []
     fit = tv.fit(TwoModes(), callback=lambda iteration, _: heard.append(iteration), **QUIET)
@@ -103,6 +105,17 @@ def test_the_start_with_the_highest_elbo_is_kept(tmp_path: Path) -> None:
     assert tv.load_fit(fit.save(tmp_path / "fit.npz"), TwoModes()).starts == fit.starts
 
 
+def test_starts_that_disagree_are_warned_of() -> None:
+    class Equal(TwoModes):
+        shares = np.array([0.5, 0.5])
+
+    with pytest.warns(tv.ConvergenceWarning, match="as good as each other and differ by"):
+        fit = tv.fit(Equal(), **QUIET)
+    assert fit.starts is not None
+    assert fit.warnings == [fit.starts.words]
+
+
+@disagreement_allowed
 def test_a_further_start_that_is_lower_ends_with_the_updates_of_the_first() -> None:
     heard: list[tuple[int, float]] = []
     fit = tv.fit(Low(), callback=lambda iteration, elbo: heard.append((iteration, elbo)), **QUIET)
@@ -149,6 +162,7 @@ def test_a_stop_during_a_further_start_keeps_the_first() -> None:
     assert fit.location == pytest.approx(-2.0, abs=0.1)
 
 
+@disagreement_allowed
 def test_a_resumed_fit_is_that_of_an_uninterrupted_one(tmp_path: Path) -> None:
     whole = tv.fit(TwoModes(), checkpoint=tmp_path / "whole.npz", **QUIET)
     tv.fit(TwoModes(), checkpoint=tmp_path / "run.npz", callback=lambda iteration, _: iteration >= 10, **QUIET)

@@ -72,6 +72,8 @@ def best_of_starts(
             _search_line(kept, other)
     if len(fits) + len(lost) > 1:
         kept.starts = compare_starts([*fits, *lost])
+        if kept.starts.disagree:
+            kept.warnings.append(kept.starts.words)
         kept.seconds = sum(fit.seconds for _, fit in [*fits, *lost])
     return kept
 

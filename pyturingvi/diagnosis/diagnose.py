@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.draws import log_ratios
 from pyturingvi.diagnosis.integrated import log_marginal
-from pyturingvi.diagnosis.moves import Moves, find_moves
+from pyturingvi.diagnosis.moves import Moves, draws_for_curvature, find_moves
 from pyturingvi.diagnosis.report import Diagnosis
 from pyturingvi.diagnosis.restarts import restart
 from pyturingvi.diagnosis.trend import last_third
@@ -21,6 +21,7 @@ from pyturingvi.families.base import BoundFamily
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import check_draws_memory
+from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.support.arguments import LARGEST_SEED, listed, whole_number
 
@@ -43,16 +44,21 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
     model, bound = fit.model, fit.family.bind(fit.model.layout)
     check_draws_memory(2, max(bound.noise_dim, model.dim), "diagnose")
     integrated = model.has_log_terms and model.layout.n_global > 0 and model.layout.n_local > 0
-    keep = model.layout.n_global if integrated or model.dim > LARGEST_JOINT else model.dim
+    joint = not integrated and model.dim <= LARGEST_JOINT and model.layout.n_global > 0
+    if joint:
+        n = max(n, draws_for_curvature(model.dim))
+    keep = model.dim if joint else model.layout.n_global
     ratios, z, noise = log_ratios(model, bound, fit.params, n, seed, keep)
-    mean, sd = bound.location(fit.params)[: model.layout.n_global], z.std(axis=0, ddof=1)
+    mean = bound.location(fit.params)[: model.layout.n_global]
+    with np.errstate(all="ignore"):  # of a run that has exploded
+        sd, spread = z.std(axis=0, ddof=1), float(ratios.std(ddof=1))
     moves, root = None, None
     try:
         with threadpool_limits(1, user_api="blas"), np.errstate(all="ignore"):  # the products are too small for threads
             source = generator(np, seed, SAMPLE_STREAM, 3)
             if integrated:
                 moves, root = _moves_of_globals(model, bound, fit.params, noise, seed, source)
-            elif model.dim <= LARGEST_JOINT and model.layout.n_global:
+            elif joint:
                 moves, root = _moves_of_all(model, bound, fit.params, noise, source)
     except (InputError, np.linalg.LinAlgError):  # a family without a scale matrix, or one that has gone astray
         moves = None
@@ -60,10 +66,12 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
     found: dict[str, Any] = {
         "status": fit.status,
         "message": fit.message,
+        "cut_short": fit.status == "completed" and fit.spec.optimizer.get("rule") == NaturalGradient.name,
+        "capped": fit.spec.n_iterations is None,
         "dim": model.dim,
         "elbo": _finite_mean(ratios),
-        "elbo_error": float(ratios.std(ddof=1) / np.sqrt(n)),
-        "spread": float(ratios.std(ddof=1)),
+        "elbo_error": spread / float(np.sqrt(n)),
+        "spread": spread,
         "joint": importance_weights(ratios),
         "gain": _gain(fit),
         "integrated": integrated,
@@ -72,8 +80,9 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "starts": fit.starts,
     }
     if moves is not None and root is not None and len(labels):
-        sd = np.sqrt(np.einsum("ij,ij->i", root, root))
-        found["globals"] = _of_globals(moves, root, sd, labels)
+        with np.errstate(all="ignore"):
+            sd = np.sqrt(np.einsum("ij,ij->i", root, root))
+            found["globals"] = _of_globals(moves, root, sd, labels)
     if others:
         found |= _restarts(fit, others, n, mean, sd, labels)
     return Diagnosis(f"{model.label}, {fit.family.name}", Findings(**found), mean, sd, labels)

@@ -144,9 +144,13 @@ def _without_outliers(logs: np.ndarray) -> np.ndarray:
     return np.clip(np.where(np.isnan(logs), -np.inf, logs), middle - far, middle + far)
 
 
+def draws_for_curvature(d: int) -> int:
+    """As many draws as can carry all second derivatives."""
+    return 3 * (1 + d + d * (d + 1) // 2)
+
+
 def _has_curvature(n: int, d: int) -> bool:
-    """Whether n draws can carry all second derivatives."""
-    return 3 * (1 + d + d * (d + 1) // 2) <= n
+    return draws_for_curvature(d) <= n
 
 
 def _quadratic_fit(values: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

@@ -139,6 +139,7 @@ def _globals_table(moves: GlobalMoves | None, mean: np.ndarray, sd: np.ndarray, 
     if moves is None:
         columns |= dict.fromkeys(["corrected_mean", "corrected_sd", "shift", "std_error"], unknown)
     else:
-        corrected = {"corrected_mean": mean + moves.shift * sd, "corrected_sd": moves.ratio * sd}
+        with np.errstate(all="ignore"):  # of a run that has exploded
+            corrected = {"corrected_mean": mean + moves.shift * sd, "corrected_sd": moves.ratio * sd}
         columns |= {**corrected, "shift": moves.shift, "std_error": moves.error}
     return pd.DataFrame(columns, index=pd.Index(labels, name="global"))

@@ -49,10 +49,16 @@ class GlobalMoves:
 
 @dataclass(frozen=True)
 class Findings:
-    """All figures that a verdict rests on."""
+    """All figures that a verdict rests on.
+
+    `cut_short` says that an optimizer that ends by itself had not when its updates were used up, and `capped` that
+    their number was not chosen by the user.
+    """
 
     status: str
     message: str
+    cut_short: bool
+    capped: bool
     dim: int
     elbo: float
     elbo_error: float
@@ -96,6 +102,10 @@ def _of_the_run(found: Findings) -> Iterator[tuple[int, str]]:
         )
     if found.status == "converged":
         yield 0, f"The optimizer ended by itself {found.message}."
+        return
+    if found.cut_short:  # its rate falls and rises, and so does the ELBO
+        rising = found.gain is not None and found.gain[0] > max(LARGE_GAIN, 3 * found.gain[1])
+        yield 2 if found.capped or rising else 1, f"The fit had not converged: {found.message}. Go on with init=fit."
         return
     if found.gain is None:
         if found.status == "completed":

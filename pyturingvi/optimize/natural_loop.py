@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyturingvi.settings import Settings
 
 VECTORS = ("params", "velocity", "mark", "best")
+_RUNAWAY = 1e15  # a parameter beyond is on its way to infinity
 _COLUMNS = 6  # of what a leg reports: mean, variance, inner, square, shortened, global_square
 
 
@@ -259,15 +260,26 @@ class _Loop:
                 f"after {done} updates {stepper.divergence()}, however small the steps; the best parameters so far are "
                 "kept. See what your model returns there, or try another init_location or a smaller init_scale."
             )
+            self.message += self._runaway()
         elif monitor.stop_requested:
             who = "the callback" if monitor.stopped_by_callback else "Ctrl-C"
             self.status, self.message = "interrupted", f"stopped by {who} after {done} updates"
         else:
-            self.message = f"{done} updates made without converging"
+            self.message = f"{done} updates made without converging{self._runaway()}"
         value = self._estimate()
         if self.status != "diverged" and not math.isfinite(value):
             self.status = "diverged"
             self.message = f"the ELBO after {done} updates is {value}: see what your model returns where the fit lies."
+
+    def _runaway(self) -> str:
+        """What parameters on their way to infinity say of the density; nothing of others."""
+        largest = float(abs(self.stepper.params()).max())
+        if largest < _RUNAWAY:
+            return ""
+        return (
+            f" (Its parameters have run to {largest:.0e}, as those of a density do whose integral is infinite: see "
+            "that every variable has a prior.)"
+        )
 
     def _embed_in_last(self) -> None:
         """A run that ends early ends in the family that was asked for."""

@@ -166,7 +166,7 @@ class NaturalPlan:
         error = math.sqrt(squared_error)
         if not math.isfinite(mean + error) or abs(mean) > _HUGE:
             return self._set_back(done)
-        if s.phase == CLIMB and mean < s.best - 1 - 5 * math.hypot(error, s.best_error):
+        if s.phase == CLIMB and (mean < s.best - 1 - 5 * math.hypot(error, s.best_error) or self._swings(error)):
             return self._set_back(done)
         verdict = "go on"
         if mean > s.best:
@@ -206,6 +206,11 @@ class NaturalPlan:
         s.best = -math.inf  # that was the mean of a whole leg, and its start is lower
         s.rate, s.trust, s.since, s.phase, s.anneal_from = s.rate / 2, self._first_trust, done, CLIMB, -1
         return "back"
+
+    def _swings(self, error: float) -> bool:
+        """Whether steps too long for the rate lead back and forth, far from the optimum, and never beyond the best."""
+        rows = [row for row in self.history[-_RECOVERY:] if row[0] > self.state.since]
+        return len(rows) == _RECOVERY and error > self._far and all(row[1] < self.state.best for row in rows)
 
     def _still_rises(self) -> bool:
         """Whether the ELBO of a stage but the last still rises by more than its noise and more than is worth it."""
