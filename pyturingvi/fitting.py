@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -235,7 +236,10 @@ def run(
     )
     monitor = RunMonitor(spec.to_json(), progress, callback, path)
     if settings.engine == "auto" and progress:
-        print(f"pyturingvi: using the {runner.name} engine on {device}, and the {family.name} family")
+        _note(
+            f"{model.label}, d={model.dim:,}: using the {runner.name} engine on {device}, and the {family.name} family "
+            f"of {family.n_params(model.layout):,} parameters"
+        )
     try:
         outcome = runner.run(model, settings, initial, draws, monitor, target)
     except Exception as error:
@@ -262,7 +266,7 @@ def run(
 
     def again(name: str, flat: np.ndarray, race: Callable[[int, float], Any]) -> Fit:
         if progress:
-            print(f"pyturingvi: again, from the {name} start")
+            _note(f"again, from the {name} start")
         other = run(
             model,
             replace(settings, engine=runner.name),
@@ -278,6 +282,12 @@ def run(
 
     # each begins anew after a resumed run: the checkpoint is that of the first alone
     return best_of_starts(found, callback, again) if found.status in ("converged", "completed") else found
+
+
+def _note(words: str) -> None:
+    """Say something beside the progress bar; a program without a console has nowhere to."""
+    if sys.stderr is not None:
+        print(f"pyturingvi: {words}", file=sys.stderr)
 
 
 def default_family(model: Model, engine: str) -> Family:

@@ -72,8 +72,13 @@ def parameter_counts(layout: Layout) -> dict[str, int]:
     }
 
 
-def list_problems() -> pd.DataFrame:
+def list_problems(extra: bool = False) -> pd.DataFrame:
     """The paper's nine problems and their sizes (Table 1, corrected).
+
+    Parameters
+    ----------
+    extra : bool
+        Add what `load_problem` knows beside them.
 
     Returns
     -------
@@ -90,7 +95,7 @@ def list_problems() -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for name, problem in _PROBLEMS.items():
+    for name, problem in {**_PROBLEMS, **(_EXTRA if extra else {})}.items():
         layout = problem.layout
         sizes = {"N": layout.n_local, "d_y": layout.local_dim, "d_z": layout.n_global, "d": layout.dim}
         remark = ", ".join(f"{column}: {value}" for column, value in problem.printed.items())

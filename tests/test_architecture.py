@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyturingvi"
-VERBS = {"cli", "fitting", "result", "problems", "nuts", "plots"}
+VERBS = {"fitting", "result", "problems", "nuts", "plots"}
 SPOKEN_BY_ALL = {"settings", "layout", "errors"}
 
 

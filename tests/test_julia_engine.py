@@ -187,7 +187,7 @@ def test_auto_takes_julia_where_it_is_set_up_and_says_so(
     poisson: tv.models.Model, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fit(poisson, engine="auto", progress=True).engine == "julia"
-    assert "using the julia engine on cpu" in capsys.readouterr().out
+    assert "using the julia engine on cpu" in capsys.readouterr().err
 
 
 def test_what_julia_cannot_do_is_refused_by_name(gaussian_target: Any) -> None:
