@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from scipy.sparse import csc_array
 
     from pyturingvi.diagnosis.report import Diagnosis
@@ -367,6 +368,24 @@ class Fit:
 
         return plot_elbo(self, ax)
 
+    def plot_forest(self, variables: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+        """Plot medians and the central 90 % of variables, named as in `summary`; by default of the globals."""
+        from pyturingvi.plots import plot_forest
+
+        return plot_forest(self, variables, ax)
+
+    def plot_pair(self, variables: Sequence[str] | None = None, n: int = 1000, seed: int = 0) -> Figure:
+        """Plot draws of scalars against each other, named as in `summary`; by default the first globals."""
+        from pyturingvi.plots import plot_pair
+
+        return plot_pair(self, variables, n, seed)
+
+    def plot_prior(self, variables: Sequence[str] | None = None, n: int = 4000, seed: int = 0) -> Figure:
+        """Plot densities of globals under the fit against those under their prior; by default of the first ones."""
+        from pyturingvi.plots import plot_prior
+
+        return plot_prior(self, variables, n, seed)
+
     def to_arviz(
         self, n: int = 1000, seed: int = 0, *, log_likelihood: bool = True, posterior_predictive: bool = True
     ) -> xr.DataTree:
@@ -374,8 +393,8 @@ class Fit:
 
         Its groups are `posterior` (one chain of n draws), `sample_stats` (`lp`, the log density of the model, and
         `log_q`, that of the fit), `log_likelihood` (of each observed value, given globals and locals, for `az.loo`),
-        `posterior_predictive`, `observed_data`, and `optimization` (the ELBO trace). What a model does not tell is left
-        out. Status, verdict, ELBO and the like are attributes of `posterior`.
+        `posterior_predictive`, `observed_data`, `prior` (of the globals), and `optimization` (the ELBO trace). What a
+        model does not tell is left out. Status, verdict, ELBO and the like are attributes of `posterior`.
 
         Parameters
         ----------

@@ -126,7 +126,7 @@ def test_what_stands_beside_the_draws() -> None:
     assert tree["posterior"].attrs["status"] == "completed"
     assert tree["observed_data"]["time"].values.tolist() == DAYS.to_numpy().tolist()
     assert set(fit.to_arviz(2, log_likelihood=False, posterior_predictive=False).children) == {
-        "posterior", "sample_stats", "observed_data", "optimization"
+        "posterior", "sample_stats", "observed_data", "prior", "optimization"
     }  # fmt: skip
 
 
@@ -178,6 +178,18 @@ def test_plots_of_arviz_are_drawn() -> None:
     arviz_plots.plot_ppc_dist(tree, kind="ecdf", backend="matplotlib")
     arviz_plots.plot_forest(tree, var_names=["beta"], backend="matplotlib")
     plt.close("all")
+
+
+def test_draws_of_nuts_have_the_same_groups() -> None:
+    model = counts()
+    draws = tv.sample_nuts(model, 5, 5, 2, progress=False)
+    tree = draws.to_arviz()
+    found = tree["log_likelihood"]["y"].values
+    assert found.shape == (2, 5, 30)
+    np.testing.assert_array_equal(found[1], model.log_likelihood(draws.points[1])["y"])
+    assert set(tree.children) == {
+        "posterior", "sample_stats", "log_likelihood", "posterior_predictive", "observed_data", "prior"
+    }  # fmt: skip
 
 
 READER = """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import re
+from typing import Any
 from xml.etree import ElementTree
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -158,6 +160,77 @@ def test_globals_are_resampled_with_the_locals_integrated_out() -> None:
     far = fit_at(model, "mean-field", np.concatenate([np.full(model.dim, 9.0), np.full(model.dim, 0.1 * scale)]))
     with pytest.raises(UnreliableError, match="2 globals with the locals integrated out"):
         far.resample(100, local=False)
+
+
+# ---- priors ------------------------------------------------------------------------------------------------
+def test_draws_of_the_prior_have_the_priors_of_the_models() -> None:
+    n, rng = 4_000, np.random.default_rng(1)
+    half_t = stats.t(4)
+
+    def agrees(values: np.ndarray, distribution: Any, half: bool = False) -> None:
+        cdf = (lambda x: 2 * distribution.cdf(x) - 1) if half else distribution.cdf
+        for column in values.reshape(n, -1).T:
+            assert stats.kstest(column, cdf).pvalue > 1e-3
+
+    found = BUNDLED["poisson"].draw_prior(n, rng)
+    for name in ("s_alpha", "s_beta", "s_eta"):
+        agrees(found[name], half_t, half=True)
+    agrees(found["alpha"] / found["s_alpha"], stats.norm)
+    agrees(found["beta"] / found["s_beta"][:, None], stats.norm)
+    found = BUNDLED["irt"].draw_prior(n, rng)
+    agrees(found["mu_beta"], half_t)
+    agrees(np.log(found["gamma"]) / found["s_gamma"][:, None], stats.norm)
+    agrees(found["beta"] / found["s_beta"][:, None], stats.norm)
+    three = tv.models.StochasticVolatility(np.random.default_rng(7).normal(size=(12, 3)))
+    found = three.draw_prior(n, rng)
+    agrees(found["mu"], stats.cauchy(0, 10))
+    agrees(found["phi"], stats.uniform(-1, 2))
+    agrees(found["tau"], stats.cauchy(0, 5), half=True)
+    correlations = (found["L"] @ found["L"].transpose(0, 2, 1))[:, *np.tril_indices(3, -1)]
+    agrees((1 + correlations) / 2, stats.beta(1.5, 1.5))  # of LKJ(1) in three dimensions
+    with pytest.raises(InputError, match="no draws of the prior"):
+        BUNDLED["isotropic"].draw_prior(3, rng)
+
+
+# ---- plots -------------------------------------------------------------------------------------------------
+def test_a_forest_shows_the_summary(poisson: tv.models.RobustPoisson) -> None:
+    fit = quick_fit(poisson, n_iterations=20)
+    axes = fit.plot_forest(["beta", "eta"])
+    table = fit.summary(["beta", "eta"])
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(table.index)
+    points = axes.get_lines()[0]
+    np.testing.assert_array_equal(points.get_xdata(), table["median"])
+    assert list(points.get_ydata()) == sorted(points.get_ydata(), reverse=True)
+    ends = np.array([segment[:, 0] for segment in axes.collections[0].get_segments()])
+    np.testing.assert_array_equal(ends, table[["q5", "q95"]])
+    assert len(fit.plot_forest().get_yticklabels()) == 6
+    long = tv.models.RobustPoisson(np.zeros((201, 1)), np.ones(201))
+    with pytest.raises(InputError, match="201 rows, more than 200"):
+        quick_fit(long, n_iterations=1).plot_forest(["eta"])
+    plt.close("all")
+
+
+def test_pairs_and_priors_show_the_draws(poisson: tv.models.RobustPoisson) -> None:
+    fit = quick_fit(poisson, n_iterations=20)
+    draws, chosen = fit.sample(50, seed=3), ["alpha", "beta[x2]", "eta[4]"]
+    figure = fit.plot_pair(chosen, 50, seed=3)
+    below = figure.axes[2 * 3 + 1]  # of the last row, the middle one
+    np.testing.assert_array_equal(below.get_lines()[0].get_xdata(), draws["beta"][:, 1])
+    np.testing.assert_array_equal(below.get_lines()[0].get_ydata(), draws["eta"][:, 4])
+    assert sum(axes.get_visible() for axes in figure.axes) == 6
+    panels = fit.plot_prior(["s_eta", "beta"]).axes
+    assert [axes.get_title() for axes in panels] == ["s_eta", "beta[x1]", "beta[x2]"]
+    heights, edges = panels[0].patches[0].get_data()[:2]  # the part of the prior in sight, of a half Student-t(4)
+    inside = np.diff(2 * stats.t.cdf(np.maximum(edges[[0, -1]], 0), 4) - 1)[0]
+    assert (heights * np.diff(edges)).sum() == pytest.approx(inside, abs=5 * 0.5 / np.sqrt(4_000))
+    for refused, words in (
+        (lambda: fit.plot_pair(["alpha"]), "1 scalars are named; it takes 2 to 12"),
+        (lambda: fit.plot_prior(["eta"]), "eta is a local variable"),
+        (lambda: fit.plot_pair(["alpa", "beta"]), "Unknown variable 'alpa'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            refused()
+    plt.close("all")
 
 
 # ---- what is shown -----------------------------------------------------------------------------------------

@@ -313,6 +313,14 @@ class ItemResponse(OnePassModel):
             found[m] = logits > rng.logistic(size=logits.shape)
         return {"alpha": alpha, "responses": found}
 
+    def _draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        mu_beta, s_beta, s_gamma = rng.standard_t(4, (3, n))
+        found = {"mu_beta": mu_beta, "s_beta": np.abs(s_beta), "s_gamma": np.abs(s_gamma)}
+        with np.errstate(over="ignore"):
+            found["gamma"] = np.exp(found["s_gamma"][:, None] * rng.standard_normal((n, self.n_items)))
+        found["beta"] = found["s_beta"][:, None] * rng.standard_normal((n, self.n_items))
+        return found
+
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:
         xp, n_items = namespace_of(z), self.n_items

@@ -1,4 +1,4 @@
-"""What a model says of data: how likely each observed value is, what could have been in its place, and what comes."""
+"""What a model says of data, before it has seen them and after: priors, likelihoods, replications, predictions."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Observes:
 
     no_forecast: ClassVar[str] = "its locals do not follow each other in time, or its class does not define `_forecast`"
     no_data: ClassVar[str] = "its class does not tell its data (`_observations`, `_log_likelihood` and `_replicate`)"
+    no_prior: ClassVar[str] = "its class does not define `_draw_prior`"
     no_predict: ClassVar[str] = "its class does not define `_predict`"
 
     if TYPE_CHECKING:
@@ -103,6 +104,33 @@ class Observes:
         """
         self._refuse_untold()
         return self._replicate(self._check_points(points).astype(np.float64, copy=False), rng)
+
+    def draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draws of the globals from their prior.
+
+        Parameters
+        ----------
+        n : int
+        rng : Generator
+
+        Returns
+        -------
+        dict
+            Name of each global variable -> (n, ...) array in the natural space.
+
+        Raises
+        ------
+        InputError
+            If the class does not tell its prior.
+        """
+        if not self.tells_prior:
+            raise InputError(f"{self.description}: there are no draws of the prior, since {self.no_prior}.")
+        return self._draw_prior(whole_number("n", n, 1), rng)
+
+    @property
+    def tells_prior(self) -> bool:
+        """Whether `draw_prior` is to be had."""
+        return defines(self, "_draw_prior")
 
     def forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """A draw of the h times after the last, given each point: the model's own continuation.
@@ -182,4 +210,7 @@ class Observes:
         raise NotImplementedError
 
     def _predict(self, points: np.ndarray, new: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def _draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         raise NotImplementedError

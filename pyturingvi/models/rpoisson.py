@@ -251,6 +251,12 @@ class RobustPoisson(OnePassModel):
             eta += np.exp(z[:, 2:3]) * rng.standard_normal(eta.shape)
         return {"eta": eta, "y": _draw_counts(eta, rng)}
 
+    def _draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        found = {name: np.abs(rng.standard_t(4, n)) for name in _SCALES}
+        found["alpha"] = found["s_alpha"] * rng.standard_normal(n)
+        found["beta"] = found["s_beta"][:, None] * rng.standard_normal((n, len(self.covariates)))
+        return found
+
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:
         with np.errstate(over="ignore"):

@@ -263,6 +263,14 @@ class StochasticVolatility(OnePassModel):
     def _predict(self, points: np.ndarray, new: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
         return self._forecast(points, whole_number("predict: new, the number of days ahead,", new, 1), rng)
 
+    def _draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        size = len(self.series)
+        shape = lkj_partial_weights(size, _ETA) / 2  # of the beta distribution of (1 + partial correlation)/2
+        v_partial = np.arctanh(np.clip(2 * rng.beta(shape, shape, (n, len(shape))) - 1, -1 + 1e-15, 1 - 1e-15))
+        mu, tau = _MU_SCALE * rng.standard_cauchy((n, size)), _TAU_SCALE * np.abs(rng.standard_cauchy((n, size)))
+        v_phi = interval_inverse(rng.uniform(-1, 1, (n, size)))
+        return self._constrain_global(np.hstack([mu, v_phi, np.log(tau), v_partial]))
+
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:
         mu, v_phi, log_tau, v_partial = self._split(z)

@@ -44,7 +44,7 @@ def tree_of_fit(fit: Fit, n: int, seed: int, *, log_likelihood: bool, posterior_
 def data_groups(
     model: Model, points: np.ndarray, rng: np.random.Generator, *, log_likelihood: bool, posterior_predictive: bool
 ) -> dict[str, Group]:
-    """Groups of the observed data at draws (chain, draw, d); empty where the model does not tell them."""
+    """Groups of the prior and of the observed data at draws (chain, draw, d), where the model tells them."""
     observed = model.observations
     n_chains, n_draws, dim = points.shape
     flat = points.reshape(-1, dim)
@@ -63,6 +63,9 @@ def data_groups(
     if posterior_predictive and observed:
         found["posterior_predictive"] = group(lambda: model.replicate(flat, rng))
     found["observed_data"] = Group({name: one.values for name, one in observed.items()}, dims, coords, beside, ())
+    if model.tells_prior:
+        draws = {name: value[None] for name, value in model.draw_prior(n_chains * n_draws, rng).items()}
+        found["prior"] = Group(draws, model.dims, model.coords)
     return found
 
 

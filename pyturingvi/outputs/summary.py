@@ -22,7 +22,7 @@ COLUMNS = ("mean", "sd", "q5", "median", "q95")
 def summarize(fit: Fit, n: int, seed: int, local: bool, variables: str | Sequence[str] | None) -> pd.DataFrame:
     """See `Fit.summary`."""
     model = fit.model
-    wanted = None if variables is None else _chosen(model, variables)
+    wanted = None if variables is None else chosen_variables(model, variables)
     draws = fit.sample(n, seed, local=False)
     if local if wanted is None else set(wanted) - set(draws):
         points = fit.sample(min(n, max(1_000, _LOCAL_NUMBERS // model.dim)), seed)
@@ -50,7 +50,7 @@ def table_of(model: Model, draws: dict[str, np.ndarray]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS), index=pd.Index(labels, name="variable"))
 
 
-def _chosen(model: Model, variables: str | Sequence[str]) -> dict[str, list[str]]:
+def chosen_variables(model: Model, variables: str | Sequence[str]) -> dict[str, list[str]]:
     """The variables named, each with those of its scalars that are; all of them where there are none."""
     names = [variables] if isinstance(variables, str) else list(variables)
     known = model.dims

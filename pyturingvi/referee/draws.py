@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pyturingvi.models.base import Model
+from pyturingvi.optimize.noise import PREDICT_STREAM, generator
+from pyturingvi.outputs.arviz import check_data_memory, data_groups
 from pyturingvi.referee import mici, turing
 from pyturingvi.referee.run import NutsRun
-from pyturingvi.support.arviz import arviz_tree
+from pyturingvi.support.arguments import LARGEST_SEED, whole_number
+from pyturingvi.support.arviz import Group, tree_of_groups
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
 SAMPLERS: dict[str, ModuleType] = {"mici": mici, "turing": turing}
 _LIBRARIES = {"mici": "mici", "turing": "Turing.jl"}
@@ -150,13 +154,32 @@ class NutsDraws:
         return figures
 
     # ---- other tools --------------------------------------------------------------------------------------
-    def to_arviz(self) -> Any:
-        """The draws as an ArviZ DataTree with groups `posterior` and `sample_stats`."""
+    def to_arviz(self, seed: int = 0, *, log_likelihood: bool = True, posterior_predictive: bool = True) -> xr.DataTree:
+        """The draws as an ArviZ DataTree, beside whose fit `az.compare` can hold them.
+
+        Its groups are `posterior` and `sample_stats`, and where the model tells them `log_likelihood`,
+        `posterior_predictive`, `observed_data` and `prior`, as of `Fit.to_arviz`.
+
+        Parameters
+        ----------
+        seed : int
+            Of the posterior predictive draws.
+        log_likelihood, posterior_predictive : bool
+            False leaves the group out, each of which holds a copy of the data for each draw.
+        """
+        chosen = {"log_likelihood": log_likelihood, "posterior_predictive": posterior_predictive}
+        seed = whole_number("seed", seed, 0, LARGEST_SEED)
+        n_chains, n_draws, _ = self.points.shape
+        check_data_memory(self.model, n_chains * n_draws, "to_arviz", **chosen)
         stats = {
             "diverging": self.divergent,
             "tree_depth": self.tree_depth,
-            "step_size": np.repeat(self.step_size[:, None], self.points.shape[1], axis=1),
+            "step_size": np.repeat(self.step_size[:, None], n_draws, axis=1),
         }
         attrs = {"inference_library": _LIBRARIES[self.sampler], "sampling_time": self.seconds}
-        groups = {"posterior": self.by_chain(), "sample_stats": stats}
-        return arviz_tree(groups, self.model.dims, self.model.coords, attrs)
+        groups = {
+            "posterior": Group(self.by_chain(), self.model.dims, self.model.coords, attrs=attrs),
+            "sample_stats": Group(stats),
+            **data_groups(self.model, self.points, generator(np, seed, PREDICT_STREAM), **chosen),
+        }
+        return tree_of_groups(groups)

@@ -77,21 +77,6 @@ def tree_of_groups(groups: Mapping[str, Group]) -> xr.DataTree:
     return DataTree.from_dict(found)
 
 
-def arviz_tree(
-    groups: dict[str, dict[str, np.ndarray]],
-    dims: Mapping[str, list[str]],
-    coords: Mapping[str, list[Any]],
-    posterior_attrs: dict[str, Any],
-) -> xr.DataTree:
-    """A tree of arrays (chain, draw, ...), with names of the axes behind and their labels."""
-    return tree_of_groups(
-        {
-            name: Group(arrays, dims, coords, attrs=posterior_attrs if name == "posterior" else {})
-            for name, arrays in groups.items()
-        }
-    )
-
-
 def labels_array(labels: Sequence[Any] | np.ndarray) -> np.ndarray:
     """Labels as an array that a file can hold: dates and numbers as they are, words and mixtures as words."""
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "iufMU":
