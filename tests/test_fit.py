@@ -391,7 +391,7 @@ def test_an_exception_in_a_users_function_carries_the_fit_so_far() -> None:
 def test_progress_names_the_engine_and_the_elbo(isotropic: tv.models.Model, capsys: pytest.CaptureFixture[str]) -> None:
     tv.fit(isotropic, optimizer=tv.Adam(1e-3), n_iterations=20, elbo_samples=16)
     shown = capsys.readouterr()
-    assert "numpy engine on cpu" in shown.out
+    assert "numpy engine on cpu" in shown.err
     assert "20/20" in shown.err
     assert "ELBO" in shown.err
     quick_fit(isotropic, n_iterations=20)

@@ -59,7 +59,7 @@ def test_volatility_is_fitted_with_markov_and_others_with_structured(
         assert tv.fit(model, "mean-field", **few, **QUIET).family.name == "mean-field"
     tv.fit(volatility, engine="auto", device="cpu", progress=True, **few)
     shown = capsys.readouterr()
-    assert "and the markov family\n" in shown.out
+    assert "and the markov family of " in shown.err
     assert "volatility markov" in shown.err
 
 
