@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi.diagnosis.starts import Starts
-from pyturingvi.errors import InputError
-from pyturingvi.families import Family
+from pyturingvi.errors import ConvergenceWarning, InputError
+from pyturingvi.families import Family, family_from_config
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import check_draws_memory
@@ -21,8 +22,11 @@ from pyturingvi.outputs.arviz import check_data_memory, tree_of_fit
 from pyturingvi.outputs.cards import html_of, text_of
 from pyturingvi.outputs.fit_file import read_fit, versions_here, write_fit
 from pyturingvi.outputs.summary import summarize
+from pyturingvi.refine.locals_given import draw_locals
+from pyturingvi.refine.refinement import Refinement
 from pyturingvi.settings import FitSpec
 from pyturingvi.support.arguments import LARGEST_SEED, real_array, whole_number
+from pyturingvi.support.files import check_writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +64,9 @@ class Fit:
         What `tv.fit` warned of; empty for a fit read from a file.
     starts : Starts or None
         How fits from the model's other starts ended, where it has some: `names`, `elbos`, `distance`, `words`.
+    refined : Refinement or None
+        Of a fit that `refine` made: the weighted draws of the globals and the integrated bound, which `elbo` then has
+        too. `params`, `location` and `scale` are those of the structured Gaussian with its moments.
     verdict : {None, "good", "usable with care", "do not trust"}
         What `diagnose` said last; None before.
     """
@@ -87,6 +94,7 @@ class Fit:
         self.warnings: list[str] = []
         self.verdict: str | None = None
         self.starts: Starts | None = None
+        self.refined: Refinement | None = None
         self._rows = list(elbo_rows)
         self._family = family
         self._bound = self._family.bind(model.layout)
@@ -162,6 +170,10 @@ class Fit:
         """Draw n unconstrained points (n, d)."""
         n = whole_number("n", n, 1)
         check_draws_memory(n, max(self._bound.noise_dim, self.model.dim), "sample")
+        if self.refined is not None:
+            z = self._draw_globals(n, seed, least=1)
+            source = generator(np, seed, SAMPLE_STREAM)
+            return np.hstack([z, draw_locals(self.model, self._bound, self.params, self.refined, z, source)])
         noise = np.empty((n, self._bound.noise_dim))
         self._bound.base.fill(generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM), noise)
         points = np.empty((n, self.model.dim))
@@ -213,6 +225,8 @@ class Fit:
         UnreliableError
             If the weights cannot be relied on: k-hat above min(1 - 1/log10(draws), 0.7), or worth fewer than 50 draws.
         """
+        if self.refined is not None and self.refined.weighted:  # what `sample` gives is that already
+            return self.sample(n, seed, local=local)
         from pyturingvi.diagnosis.resample import resample
 
         return resample(self, whole_number("n", n, 1), whole_number("seed", seed, 0, LARGEST_SEED), local)
@@ -329,10 +343,77 @@ class Fit:
             return summarize(self, 10_000, seed, local, n)
         return summarize(self, whole_number("n", n, 2), seed, local, variables)
 
-    def _draw_globals(self, n: int, seed: int) -> np.ndarray:
+    def _draw_globals(self, n: int, seed: int, least: int = 2) -> np.ndarray:
         """Draws (n, d_z); the locals need not be drawn."""
         source = generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM, 1)
-        return self._bound.draw_globals(self.params, source, whole_number("n", n, 2))
+        n = whole_number("n", n, least)
+        if self.refined is not None:
+            return self.refined.resample(n, source)
+        return self._bound.draw_globals(self.params, source, n)
+
+    def refine(
+        self,
+        n_nodes: int | None = None,
+        n_draws: int = 2000,
+        *,
+        seed: int = 0,
+        progress: bool = True,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Fit:
+        """Correct the globals: integrate every local out, step q(z) on what is left, and weight its draws.
+
+        Where the locals are independent given the globals, the density of the globals alone is a product of integrals
+        over one local each. Natural gradients step a full-rank Gaussian of the globals on it until converged; its draws
+        then get Pareto-smoothed importance weights. Where these can be relied on, which their effective sample size
+        proves, the globals' means and standard deviations are those of the posterior, as a long run of NUTS has them.
+
+        Parameters
+        ----------
+        n_nodes : int, optional
+            Gauss-Hermite nodes along each variable of a local, or draws where a local has more than two; by default as
+            many as twice the number does not change.
+        n_draws : int
+            Weighted draws of the globals, at least 100.
+        seed : int
+        progress : bool
+            Show a progress bar.
+        checkpoint : path, optional
+            File that keeps the state of the steps, from which a killed run goes on.
+
+        Returns
+        -------
+        Fit
+            With `refined`. Its `sample`, `summary` and `to_arviz` resample the weighted draws and draw each local given
+            them; `elbo` is the integrated bound, and `refined.log_evidence` estimates the log marginal likelihood.
+
+        Warns
+        -----
+        ConvergenceWarning
+            Where refining cannot help: an effective sample size below a tenth of the draws, whose weights are then not
+            used, or steps that did not converge. `warnings` has the words.
+
+        Raises
+        ------
+        InputError
+            Before any work, where the model's locals are not independent given the globals or it gives no gradients of
+            its log terms (`Model.log_terms_and_gradient`), or the fit diverged.
+        """
+        from pyturingvi.refine.refine import refine
+
+        found = refine(
+            self,
+            None if n_nodes is None else whole_number("n_nodes", n_nodes, 2, 4096),
+            whole_number("n_draws", n_draws, 100),
+            whole_number("seed", seed, 0, LARGEST_SEED),
+            progress,
+            None if checkpoint is None else check_writable(checkpoint, "checkpoint"),
+        )
+        family = family_from_config(found.spec.family)
+        refined = Fit(self.model, family, found.spec, found.outcome, found.rows, self.seconds + found.seconds)
+        refined.refined, refined.warnings, refined.starts = found.refinement, found.problems, self.starts
+        for problem in found.problems:
+            warnings.warn(f"{self.model.label}: {problem}", ConvergenceWarning, stacklevel=2)
+        return refined
 
     def diagnose(self, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None = None) -> Diagnosis:
         """Say how good the fit is: `print(fit.diagnose())`.
@@ -454,5 +535,5 @@ def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
     saved = read_fit(path, model)
     found = Fit(saved.model, saved.family, saved.spec, saved.outcome, saved.rows, saved.seconds, saved.versions)
     found.verdict = saved.verdict
-    found.starts = saved.starts
+    found.starts, found.refined = saved.starts, saved.refined
     return found

@@ -220,6 +220,9 @@ def model_digest(model: Model) -> str:
     return digest(*items)
 
 
+_LATER = ("stop_within", "refine")
+
+
 # ---- the description in files -------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class FitSpec:
@@ -245,11 +248,12 @@ class FitSpec:
     noise: str | None = None
     averaging: dict[str, Any] | None = None
     stop_within: float | None = None
+    refine: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionary; what came later is left out where it has its default."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
-        return {key: value for key, value in plain.items() if key != "stop_within" or value is not None}
+        return {key: value for key, value in plain.items() if key not in _LATER or value is not None}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any], version: str) -> FitSpec:

@@ -144,6 +144,38 @@ def test_log_terms_add_up_to_the_log_density_and_know_one_local_only(case: str) 
         assert changed.sum() == 1
 
 
+@pytest.mark.parametrize("case", WITH_TERMS)
+def test_the_gradient_of_log_terms_is_the_slope_of_their_weighted_sum(case: str) -> None:
+    model = WITH_TERMS[case]
+    rng, points = np.random.default_rng(4), draw_points(model, 3)
+    np.testing.assert_allclose(
+        model.log_terms_and_gradient(points)[2],
+        model.gradient(points),
+        rtol=1e-10,
+        atol=1e-12 * np.abs(model.gradient(points)).max(),
+    )
+    weights = rng.uniform(0, 2, size=(3, model.layout.n_local))
+    prior, local, gradient = model.log_terms_and_gradient(points, weights)
+    for same, expected in zip((prior, local), model.log_terms(points), strict=True):
+        np.testing.assert_allclose(same, expected, rtol=1e-13)
+
+    def weighted(points: np.ndarray) -> np.ndarray:
+        prior, local = model.log_terms(points)
+        return np.asarray(prior + (weights * local).sum(axis=1))
+
+    for direction in unit_directions(model, 4, seed=5):
+        slopes = [(weighted(points + h * direction) - weighted(points - h * direction)) / (2 * h) for h in (2e-3, 1e-3)]
+        slope = (4 * slopes[1] - slopes[0]) / 3
+        np.testing.assert_allclose(gradient @ direction, slope, atol=1e-6 * np.abs(gradient).max())
+    z = points[:, : model.layout.n_global]
+    np.testing.assert_allclose(model._global_term(z), prior, rtol=1e-13, atol=1e-13)
+
+
+def test_weights_of_log_terms_have_one_shape() -> None:
+    with pytest.raises(InputError, match=r"weights must have shape \(1, 20\), got \(3,\)"):
+        WITH_TERMS["bundled irt"].log_terms_and_gradient(np.zeros(WITH_TERMS["bundled irt"].dim), np.ones(3))
+
+
 def test_log_terms_of_float32_points_are_float64() -> None:
     model = WITH_TERMS["missing"]
     points = np.random.default_rng(3).normal(size=(2, model.dim)).astype(np.float32)

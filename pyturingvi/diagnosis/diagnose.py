@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.draws import log_ratios
 from pyturingvi.diagnosis.integrated import log_marginal
-from pyturingvi.diagnosis.moves import Moves, draws_for_curvature, find_moves
+from pyturingvi.diagnosis.moves import OWN_DRAWS, SLOPE, Moves, draws_for_curvature, find_moves
 from pyturingvi.diagnosis.report import Diagnosis
 from pyturingvi.diagnosis.restarts import restart
 from pyturingvi.diagnosis.trend import last_third
@@ -26,6 +26,7 @@ from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.support.arguments import LARGEST_SEED, listed, whole_number
 
 if TYPE_CHECKING:
+    from pyturingvi.refine.refinement import Refinement
     from pyturingvi.result import Fit
 
 _LEAST_DRAWS = 100
@@ -56,7 +57,9 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
     try:
         with threadpool_limits(1, user_api="blas"), np.errstate(all="ignore"):  # the products are too small for threads
             source = generator(np, seed, SAMPLE_STREAM, 3)
-            if integrated:
+            if fit.refined is not None:
+                moves, root = _moves_of_refined(fit.refined, GlobalsAndLocals.of(bound, fit.params))
+            elif integrated:
                 moves, root = _moves_of_globals(model, bound, fit.params, noise, seed, source)
             elif joint:
                 moves, root = _moves_of_all(model, bound, fit.params, noise, source)
@@ -75,6 +78,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "joint": importance_weights(ratios),
         "gain": _gain(fit),
         "integrated": integrated,
+        "refinable": integrated and model.has_term_gradients and fit.refined is None,
         "moves": moves,
         "advice": model.advice(),
         "starts": fit.starts,
@@ -110,6 +114,15 @@ def _moves_of_globals(
         return log_marginal(model, parts, u, seed)
 
     return find_moves(log_p, noise, bound.base.log_density(noise).sum(axis=1), source), parts.scale
+
+
+def _moves_of_refined(refined: Refinement, parts: GlobalsAndLocals) -> tuple[Moves, np.ndarray]:
+    """The weights that a refined fit has; its Gaussian has their moments, so that nothing is left to move."""
+    noise = np.linalg.solve(parts.scale, (refined.draws - parts.mean).T).T
+    error = np.sqrt(refined.weights**2 @ noise**2)
+    by = OWN_DRAWS if refined.weighted else SLOPE
+    d = noise.shape[1]
+    return Moves(refined.importance, refined.importance, np.zeros(d), np.eye(d), error, by, 1), parts.scale
 
 
 def _moves_of_all(

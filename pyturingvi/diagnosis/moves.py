@@ -78,7 +78,7 @@ def find_moves(
     usable: Moves | None = None
     found, best = None, -np.inf  # the Gaussian laid through the log density at the best draws so far, and their bound
     # without its full curvature a density of many dimensions is not followed
-    rounds = _ROUNDS if _has_curvature(n, d) else 1
+    rounds = _ROUNDS if has_curvature(n, d) else 1
     for round_ in range(rounds):
         points = centre + noise @ root.T
         logs = log_p(points)
@@ -124,8 +124,8 @@ def _gaussian_through(logs: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, 
     """Mean, covariance and the mean's error of the Gaussian whose log density is nearest to `logs` at the draws."""
     d = draws.shape[1]
     # what is left when the standard normal is taken away needs fewer terms where it is small
-    rest = _without_outliers(logs + 0.5 * (draws * draws).sum(axis=1))
-    slope, curvature, residual = _quadratic_fit(rest, draws)
+    rest = without_outliers(logs + 0.5 * (draws * draws).sum(axis=1))
+    slope, curvature, residual = quadratic_fit(rest, draws)
     values, vectors = np.linalg.eigh(np.eye(d) - curvature)
     covariance = (vectors / np.clip(values, 1 / _LARGEST_VARIANCE, None)) @ vectors.T
     error = residual / np.sqrt(len(logs)) * np.sqrt(np.einsum("ij,ij->i", covariance, covariance))
@@ -134,7 +134,7 @@ def _gaussian_through(logs: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, 
     return mean, covariance, error
 
 
-def _without_outliers(logs: np.ndarray) -> np.ndarray:
+def without_outliers(logs: np.ndarray) -> np.ndarray:
     """The log weights with what is far out drawn in, -inf and NaN to where the lowest then are."""
     finite = logs[np.isfinite(logs)]
     if not len(finite):
@@ -149,15 +149,16 @@ def draws_for_curvature(d: int) -> int:
     return 3 * (1 + d + d * (d + 1) // 2)
 
 
-def _has_curvature(n: int, d: int) -> bool:
+def has_curvature(n: int, d: int) -> bool:
+    """Whether n draws can carry all second derivatives."""
     return draws_for_curvature(d) <= n
 
 
-def _quadratic_fit(values: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+def quadratic_fit(values: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Slope and curvature at 0 and residual standard deviation, with as many terms as the draws can carry."""
     n, d = draws.shape
     rows, columns = np.tril_indices(d)
-    if not _has_curvature(n, d):
+    if not has_curvature(n, d):
         rows = columns = np.arange(d if 1 + 2 * d <= n / 4 else 0)
     design = np.hstack([np.ones((n, 1)), draws, draws[:, rows] * draws[:, columns]])
     gram = design.T @ design  # of draws that are nearly standard: well conditioned

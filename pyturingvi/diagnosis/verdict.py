@@ -66,6 +66,7 @@ class Findings:
     joint: ImportanceWeights
     gain: tuple[float, float] | None = None
     integrated: bool = False
+    refinable: bool = False
     moves: Moves | None = None
     globals: GlobalMoves | None = None
     restart_elbos: list[float] = field(default_factory=list)
@@ -160,6 +161,8 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
     if narrow:
         listed = ", ".join(f"{globals_.labels[k]} by {globals_.ratio[k]:.1f}" for k in narrow)
         yield 2 if large else 1, f"Standard deviations would have to be multiplied: {listed}."
+    if found.refinable and (poor or named or narrow):
+        yield 0, "fit.refine() steps the globals on this density, and weights them."
     if globals_.by == SLOPE:
         # in many dimensions weights are bad for many small reasons; in few there is one large one
         remedy = "" if moves.rounds > 1 else "; a larger n may do"

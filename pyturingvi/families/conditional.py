@@ -49,3 +49,11 @@ class GlobalsAndLocals:
             np.ascontiguousarray(head[d_z:].T),
             np.linalg.cholesky(covariance) if len(covariance) else covariance,
         )
+
+    def structured_flat(self) -> np.ndarray:
+        """Flat parameters (p,) of the structured family's member with this location and scale."""
+        d_z, d_y = len(self.mean), self.local_scale.shape[1]
+        heads = [np.concatenate([self.scale[j:, j], self.border[j]]) for j in range(d_z)]
+        rows, columns = np.nonzero(np.tri(d_y, dtype=bool).T)[::-1]  # of a block, column by column
+        blocks = self.local_scale[:, rows, columns].ravel()
+        return np.concatenate([self.mean, self.local_mean, *heads, blocks])

@@ -33,8 +33,8 @@ class Model(Named, Observes, ABC):
 
     A model of your own sets `layout` and defines `_log_density_and_gradient`; the natural space is then the
     unconstrained one, with the globals called z and the locals y. It runs on the NumPy engine, and on Julia once its
-    own class defines `to_julia`: an inherited `to_julia` or `_log_terms` does not count, since it may tell of
-    another density.
+    own class defines `to_julia`: an inherited `to_julia`, `_log_terms` or `_log_terms_and_gradient` does not
+    count, since it may tell of another density.
 
     Attributes
     ----------
@@ -124,7 +124,12 @@ class Model(Named, Observes, ABC):
     @property
     def has_log_terms(self) -> bool:
         """Whether `log_terms` is to be had."""
-        return defines(self, "_log_terms")
+        return defines(self, "_log_terms") or self.has_term_gradients
+
+    @property
+    def has_term_gradients(self) -> bool:
+        """Whether `log_terms_and_gradient` is to be had, which `Fit.refine` needs."""
+        return defines(self, "_log_terms_and_gradient")
 
     def log_terms(self, points: Array) -> tuple[Array, Array]:
         """The log density as a sum of one global term and one term a local, which depends on no other local.
@@ -148,6 +153,38 @@ class Model(Named, Observes, ABC):
         if not self.has_log_terms:
             raise InputError(f"{self.description}: there are no log terms, since {self.no_log_terms}.")
         return self._log_terms(self._check_points(points))
+
+    def log_terms_and_gradient(self, points: Array, weights: Array | None = None) -> tuple[Array, Array, Array]:
+        """`log_terms`, and the gradient of the global term plus the weighted sum of the local ones.
+
+        Parameters
+        ----------
+        points : (M, d) array
+        weights : (M, N) array, optional
+            Of the local terms; 1 by default, which gives the gradient of the log density.
+
+        Returns
+        -------
+        global_term : (M,) float64 array
+        local_terms : (M, N) float64 array
+            Without the weights.
+        gradient : (M, d) float64 array
+            Of `global_term + (weights * local_terms).sum(axis=1)`.
+
+        Raises
+        ------
+        InputError
+            If the model has no such terms or gives no gradient of them, or a shape is wrong.
+        """
+        if not self.has_term_gradients:
+            why = "its class does not define `_log_terms_and_gradient`" if self.has_log_terms else self.no_log_terms
+            raise InputError(f"{self.description}: there are no gradients of log terms, since {why}.")
+        points = self._check_points(points)
+        xp, shape = namespace_of(points), (len(points), self.layout.n_local)
+        weights = xp.ones(shape) if weights is None else xp.asarray(weights, dtype=np.float64)
+        if weights.shape != shape:
+            raise InputError(f"{self.name}: weights must have shape {shape}, got {weights.shape}.")
+        return self._log_terms_and_gradient(points, weights)
 
     def starts(self, family: str) -> dict[str, tuple[np.ndarray, float]]:
         """Where `tv.fit` should start too, by name: location (d,) and factor of the identity in the scale."""
@@ -273,6 +310,17 @@ class Model(Named, Observes, ABC):
         out[...] = self._log_density_and_gradient(points)[1]
 
     def _log_terms(self, points: Array) -> tuple[Array, Array]:
+        xp = namespace_of(points)
+        return self._log_terms_and_gradient(points, xp.ones((len(points), self.layout.n_local)))[:2]
+
+    def _global_term(self, z: Array) -> Array:
+        """The global term (M,) of `log_terms` at global points (M, d_z), which need no locals."""
+        points = namespace_of(z).zeros((len(z), self.dim))
+        points[:, : z.shape[1]] = z
+        return self._log_terms(points)[0]
+
+    def _log_terms_and_gradient(self, points: Array, weights: Array) -> tuple[Array, Array, Array]:
+        """Global term (M,), local terms (M, N), and the gradient (M, d) of the first plus the weighted second."""
         raise NotImplementedError
 
     # ---- natural space, where nothing else is said: z and y as they stand in the flat vector ----------------------

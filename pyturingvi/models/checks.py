@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections import Counter
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -96,12 +97,28 @@ def read_new_rows(
 
 def check_values(what: str, result: Any, points: Array) -> tuple[Array, Array]:
     """What a function of points (M, d) returned, refused unless it is a log density (M,) and a gradient (M, d)."""
-    if not isinstance(result, tuple | list) or len(result) != 2:
-        raise InputError(
-            f"{what} must return two arrays, the log density and its gradient; it returned {type(result).__name__}."
-        )
+    words, shapes = ("log density", "gradient"), (points.shape[:1], points.shape)
+    density, gradient = _check_arrays(what, result, points, words, shapes)
+    return density, gradient
+
+
+def check_terms(what: str, result: Any, points: Array, n_local: int) -> tuple[Array, Array, Array]:
+    """The same of log terms (M,), (M, N) and their gradient (M, d)."""
+    words = ("global term", "table of local terms", "gradient")
+    shapes = (points.shape[:1], (len(points), n_local), points.shape)
+    prior, local, gradient = _check_arrays(what, result, points, words, shapes)
+    return prior, local, gradient
+
+
+def _check_arrays(
+    what: str, result: Any, points: Array, words: Sequence[str], shapes: Sequence[tuple[int, ...]]
+) -> list[Array]:
+    if not isinstance(result, tuple | list) or len(result) != len(words):
+        count = {2: "two", 3: "three"}[len(words)]
+        listed = "the log density and its gradient" if len(words) == 2 else "the " + ", the ".join(words)
+        raise InputError(f"{what} must return {count} arrays, {listed}; it returned {type(result).__name__}.")
     arrays = [namespace_of(points).asarray(array) for array in result]
-    for array, word, shape in zip(arrays, ("log density", "gradient"), (points.shape[:1], points.shape), strict=True):
+    for array, word, shape in zip(arrays, words, shapes, strict=True):
         if array.dtype.kind not in "biuf":
             raise InputError(f"{what} returned a {word} of dtype {array.dtype}; it must be real numbers.")
         if array.shape != shape:
@@ -109,7 +126,7 @@ def check_values(what: str, result: Any, points: Array) -> tuple[Array, Array]:
                 f"{what} must return a {word} of shape {shape} for points of shape {points.shape}, it returned "
                 f"{array.shape}."
             )
-    return arrays[0], arrays[1]
+    return arrays
 
 
 def refuse_non_counts(counts: np.ndarray, what: str) -> None:

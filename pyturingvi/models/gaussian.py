@@ -107,6 +107,14 @@ class IsotropicGaussian(Model):
         blocks = logs[:, layout.n_global :].reshape(points.shape[0], layout.n_local, layout.local_dim)
         return logs[:, : layout.n_global].sum(axis=1), blocks.sum(axis=2)
 
+    def _log_terms_and_gradient(self, points: Array, weights: Array) -> tuple[Array, Array, Array]:
+        layout, wide = self.layout, points.astype(np.float64)
+        gradient = namespace_of(points).empty_like(wide)
+        self._gradient(wide, gradient)
+        blocks = gradient[:, layout.n_global :].reshape(len(points), layout.n_local, layout.local_dim)
+        blocks *= weights[:, :, None]
+        return *self._log_terms(points), gradient
+
     def _gradient(self, points: Array, out: Array) -> None:
         xp = namespace_of(points)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -238,26 +238,32 @@ class ItemResponse(OnePassModel):
         with np.errstate(all="ignore"):
             z = points[:, :n_global].astype(np.float64)
             alpha = points[:, n_global:]
-            mu, u_beta, u_gamma = z[:, 0], z[:, 1], z[:, 2]
+            mu = z[:, 0]
             log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
             half_gamma, half_centre = xp.exp(log_gamma) / 2, (beta + mu[:, None]) / 2
             alpha_out = None if out is None else out[:, n_global:]
             on = partial(self._on, points)
             logs, pulls = self._table.evaluate(on, half_gamma, half_centre, alpha, alpha_out, value=density is not None)
-            precision_beta, precision_gamma = xp.exp(-2 * u_beta), xp.exp(-2 * u_gamma)
-            chi_beta = precision_beta * (beta * beta).sum(axis=1)
-            chi_gamma = precision_gamma * (log_gamma * log_gamma).sum(axis=1)
+            precision = xp.exp(-2 * z[:, 1:3])
+            chi = precision * self._squares(z)
             if out is not None and pulls is not None:
-                gamma_part, beta_part = half_gamma * pulls[:, :, 0], 0.5 * pulls[:, :, 1]
-                out[:, 0] = beta_part.sum(axis=1) - 5 * mu / (4 + mu * mu)
-                out[:, 1] = chi_beta - n_items + 1 - 5 / (1 + 4 * precision_beta)
-                out[:, 2] = chi_gamma - n_items + 1 - 5 / (1 + 4 * precision_gamma)
-                out[:, 3 : 3 + n_items] = gamma_part - precision_gamma[:, None] * log_gamma
-                out[:, 3 + n_items : n_global] = beta_part - precision_beta[:, None] * beta
+                self._global_gradient(z, half_gamma, pulls, precision, chi, out)
             if density is not None:
                 density[...] = logs
-                density -= 0.5 * (chi_beta + chi_gamma + squared_norms(alpha))
+                density -= 0.5 * (chi.sum(axis=1) + squared_norms(alpha))
                 self._add_normalizers(density, z, self.n_students)
+
+    def _global_gradient(
+        self, z: Array, half_gamma: Array, pulls: Array, precision: Array, chi: Array, out: Array
+    ) -> None:
+        """Write the gradient in the globals into `out` (M, d), from the likelihood's pulls and the priors of z."""
+        n_global, n_items, mu = self.layout.n_global, self.n_items, z[:, 0]
+        log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
+        gamma_part, beta_part = half_gamma * pulls[:, :, 0], 0.5 * pulls[:, :, 1]
+        out[:, 0] = beta_part.sum(axis=1) - 5 * mu / (4 + mu * mu)
+        out[:, 1:3] = chi - n_items + 1 - 5 / (1 + 4 * precision)
+        out[:, 3 : 3 + n_items] = gamma_part - precision[:, 1:] * log_gamma
+        out[:, 3 + n_items : n_global] = beta_part - precision[:, :1] * beta
 
     def _add_normalizers(self, total: Array, z: Array, n_students: int) -> Array:
         """Add to `total` (M,) the priors of mu_beta and the scales, and what normalizes the normal densities."""
@@ -269,17 +275,38 @@ class ItemResponse(OnePassModel):
         return total
 
     def _log_terms(self, points: Array) -> tuple[Array, Array]:
-        xp, n_items = namespace_of(points), self.n_items
+        return self._terms_of(points.astype(np.float64), None, None)
+
+    def _log_terms_and_gradient(self, points: Array, weights: Array) -> tuple[Array, Array, Array]:
         wide = points.astype(np.float64)
-        z, alpha = wide[:, : self.layout.n_global], wide[:, self.layout.n_global :]
+        gradient = namespace_of(points).empty_like(wide)
+        return *self._terms_of(wide, weights, gradient), gradient
+
+    def _global_term(self, z: Array) -> Array:
+        with np.errstate(all="ignore"):
+            chi = namespace_of(z).exp(-2 * z[:, 1:3]) * self._squares(z)
+            return self._add_normalizers(-0.5 * chi.sum(axis=1), z, 0)
+
+    def _squares(self, z: Array) -> Array:
+        """`sum beta^2` and `sum (log gamma)^2`, (M, 2)."""
+        log_gamma, beta = z[:, 3 : 3 + self.n_items], z[:, 3 + self.n_items :]
+        return namespace_of(z).stack([(beta * beta).sum(axis=1), (log_gamma * log_gamma).sum(axis=1)], axis=1)
+
+    def _terms_of(self, points: Array, weights: Array | None, out: Array | None) -> tuple[Array, Array]:
+        """Global term (M,) and local terms (M, J); with `out` (M, d), the gradient of their weighted sum too."""
+        xp, n_global, n_items = namespace_of(points), self.layout.n_global, self.n_items
+        z, alpha = points[:, :n_global], points[:, n_global:]
         log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
         with np.errstate(all="ignore"):
-            on = partial(self._on, wide)
-            local = self._table.log_probabilities(on, xp.exp(log_gamma), beta + z[:, :1], alpha)
+            half_gamma, half_centre = xp.exp(log_gamma) / 2, (beta + z[:, :1]) / 2
+            local, slopes, pulls = self._table.terms(partial(self._on, points), half_gamma, half_centre, alpha, weights)
             local -= 0.5 * (alpha * alpha + LOG_2PI)
-            squares = xp.stack([(beta * beta).sum(axis=1), (log_gamma * log_gamma).sum(axis=1)], axis=1)
-            prior = -0.5 * (xp.exp(-2 * z[:, 1:3]) * squares).sum(axis=1)
-            return self._add_normalizers(prior, z, 0), local
+            precision = xp.exp(-2 * z[:, 1:3])
+            chi = precision * self._squares(z)
+            if out is not None and pulls is not None:
+                self._global_gradient(z, half_gamma, pulls, precision, chi, out)
+                out[:, n_global:] = weights * (slopes - alpha)
+            return self._add_normalizers(-0.5 * chi.sum(axis=1), z, 0), local
 
     # ---- data ---------------------------------------------------------------------------------------------
     def _observations(self) -> dict[str, Observation]:

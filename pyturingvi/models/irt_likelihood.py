@@ -13,7 +13,7 @@ from types import ModuleType
 
 import numpy as np
 
-from pyturingvi.models.irt_panels import panel_sums
+from pyturingvi.models.irt_panels import panel_sums, panel_terms
 from pyturingvi.support.array_namespace import Array
 
 # Factors (1, 2] multiplied before one logarithm: 2**96 is far below the float32 overflow.
@@ -40,18 +40,44 @@ def signed_sums(xp: ModuleType, signs: Array, alpha: Array) -> Array:
     return total
 
 
-def log_probabilities(xp: ModuleType, gamma: Array, centre: Array, alpha: Array, signs: Array) -> Array:
-    """Log probability (M, J) of each student's observed answers, from gamma and beta + mu (M, K) in float64."""
+def complete_terms(
+    half_gamma: np.ndarray, half_centre: np.ndarray, alpha: np.ndarray, signs: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None] | None:
+    """`ResponseTable.terms` of points with the same items (K,) and no cell missing; None where panels do not pay."""
+    found = panel_terms(half_gamma, half_centre, alpha, weights)
+    if found is None:
+        return None
+    steepness = half_gamma @ signs
+    logs = steepness * alpha + half_centre @ signs - found[0]
+    if weights is None or found[1] is None or found[2] is None:
+        return logs, None, None
+    sums = np.stack([(weights * alpha) @ signs.T, weights @ signs.T], axis=2)
+    return logs, steepness - found[1], sums - found[2]
+
+
+def terms_by_cells(
+    xp: ModuleType, half_gamma: Array, half_centre: Array, alpha: Array, signs: Array, weights: Array | None
+) -> tuple[Array, Array | None, Array | None]:
+    """`ResponseTable.terms` cell by cell."""
     logs = xp.empty_like(alpha)
+    slopes = None if weights is None else xp.empty_like(alpha)
+    pulls = None if weights is None else xp.zeros((*half_gamma.shape, 2))
     n_items, n_students = signs.shape
     step = _block_shape(xp, alpha.dtype.itemsize, 1, n_items, n_students)[1]
     for j in range(0, n_students, step):
         block = signs[:, j : j + step]
         for m in range(alpha.shape[0]):
-            logit = gamma[m, :, None] * alpha[m, j : j + step] + centre[m, :, None]
-            logit *= block
-            logs[m, j : j + step] = -(abs(block) * xp.logaddexp(0.0, -logit)).sum(axis=0)
-    return logs
+            part = alpha[m, j : j + step]
+            h = half_gamma[m, :, None] * part + half_centre[m, :, None]
+            h *= block
+            there = abs(block)
+            logs[m, j : j + step] = -(there * xp.logaddexp(0.0, -2.0 * h)).sum(axis=0)
+            if weights is not None and slopes is not None and pulls is not None:
+                pull = block * (there - xp.tanh(h))
+                slopes[m, j : j + step] = half_gamma[m] @ pull
+                w = weights[m, j : j + step]
+                pulls[m] += pull @ xp.stack([w * part, w], axis=1)
+    return logs, slopes, pulls
 
 
 def even_part(

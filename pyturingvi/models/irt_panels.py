@@ -10,6 +10,8 @@ into powers of the panel coordinate `t` only as the last step: they decay, so th
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 _N_NODES = 11
@@ -52,25 +54,13 @@ def panel_sums(
 
     None instead of all, when the abilities spread too far for panels to pay or are not finite.
     """
-    low = alpha.min()
-    per_unit = max(2.0 * _PANELS_PER_LOGIT * float(half_gamma.max()), 1e-300)
-    span = (alpha.max() - low) * per_unit
-    if not span * _N_NODES < _MAX_NODES_PER_STUDENT * alpha.size - _N_NODES:
+    cut = _cut(half_gamma, alpha)
+    if cut is None:
         return None
-    n_panels = int(span) + 1
-    t = alpha - low
-    t *= per_unit
-    panel = t.astype(np.intp)
-    t -= panel
-    t *= 2.0
-    t -= 1.0
-    left = np.arange(n_panels)[:, None]
-    nodes = low + (left + (1.0 + _NODES) / 2.0) / per_unit
-    powers = _power_sums(panel, t, n_panels)
-    weights = _node_weights(powers[:, :-1])
-    # alpha = centre + t/(2 per_unit): its weights come from the same power sums, shifted by one.
-    shifted = (low + (left + 0.5) / per_unit) * powers[:, :-1] + powers[:, 1:] / (2.0 * per_unit)
-    columns = np.stack([_node_weights(shifted).ravel(), weights.ravel()], axis=1)
+    panel, t, nodes = cut.panel, cut.t, cut.nodes
+    n_panels = len(nodes)
+    columns = cut.columns(_power_sums(panel, t, n_panels))
+    weights = columns[:, 1].reshape(n_panels, _N_NODES)
     logs = 0.0
     moments = np.zeros((half_gamma.size, 2))
     slopes_at_nodes = np.empty(nodes.shape)
@@ -89,11 +79,109 @@ def panel_sums(
     return logs, moments, _evaluate(slopes_at_nodes, panel, t)
 
 
-def _power_sums(panel: np.ndarray, t: np.ndarray, n_panels: int) -> np.ndarray:
-    """`sum t**i` over the students of each panel, i = 0..n, as (panels, n + 1)."""
+def panel_terms(
+    half_gamma: np.ndarray, half_centre: np.ndarray, alpha: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None] | None:
+    """`sum_k log(2 cosh h_k)` of each ability by itself; with weights, the derivatives of its weighted sums too.
+
+    Parameters
+    ----------
+    half_gamma, half_centre : (K,) float64 arrays
+    alpha : (R, J) float64 array
+        R abilities of each student.
+    weights : (R, J) array or None
+
+    Returns
+    -------
+    logs : (R, J) array
+    slopes : (R, J) array or None
+        `sum_k half_gamma_k tanh(h)`, without the weights.
+    moments : (R, K, 2) array or None
+        `sum_j weights_j alpha_j tanh(h)` and `sum_j weights_j tanh(h)` of each row.
+
+    None instead of all, where panels do not pay.
+    """
+    shape, cut = alpha.shape, _cut_at_multiples(half_gamma, alpha.ravel())
+    if cut is None:
+        return None
+    n_panels = len(cut.nodes)
+    values, slopes_at_nodes = np.empty(cut.nodes.shape), np.empty(cut.nodes.shape)
+    columns = moments = None
+    if weights is not None:
+        row_and_panel = cut.panel + np.repeat(n_panels * np.arange(shape[0]), shape[1])
+        powers = _power_sums(row_and_panel, cut.t, shape[0] * n_panels, weights.ravel())
+        columns = np.stack([cut.columns(part) for part in powers.reshape(shape[0], n_panels, -1)])
+        moments = np.zeros((shape[0], half_gamma.size, 2))
+    for start in range(0, n_panels, _BLOCK_PANELS):
+        block = slice(start, min(start + _BLOCK_PANELS, n_panels))
+        h = np.multiply.outer(half_gamma, cut.nodes[block].ravel())
+        h += half_centre[:, None]
+        if columns is not None and moments is not None:
+            tanh = np.tanh(h)
+            moments += tanh @ columns[:, start * _N_NODES : block.stop * _N_NODES]
+            slopes_at_nodes[block] = (half_gamma @ tanh).reshape(-1, _N_NODES)
+        values[block] = _item_sums(h).reshape(-1, _N_NODES)
+    slopes = None if weights is None else _evaluate(slopes_at_nodes, cut.panel, cut.t).reshape(shape)
+    return _evaluate_each(values, cut.panel, cut.t).reshape(shape), slopes, moments
+
+
+class _Cut(NamedTuple):
+    """Panels over a range of abilities: each ability's panel and place in it, and the panels' nodes."""
+
+    low: float
+    per_unit: float
+    panel: np.ndarray
+    t: np.ndarray
+    nodes: np.ndarray
+
+    def columns(self, powers: np.ndarray) -> np.ndarray:
+        """Weights (nodes, 2) that give sums of a function times the ability, and of the function alone."""
+        left = np.arange(len(self.nodes))[:, None]
+        # alpha = centre + t/(2 per_unit): its weights come from the same power sums, shifted by one.
+        shifted = (self.low + (left + 0.5) / self.per_unit) * powers[:, :-1] + powers[:, 1:] / (2.0 * self.per_unit)
+        return np.stack([_node_weights(shifted).ravel(), _node_weights(powers[:, :-1]).ravel()], axis=1)
+
+
+def _cut(half_gamma: np.ndarray, alpha: np.ndarray) -> _Cut | None:
+    """Panels from the least ability on, or None where there would be too many or an ability is not finite."""
+    low = alpha.min()
+    per_unit = max(2.0 * _PANELS_PER_LOGIT * float(half_gamma.max()), 1e-300)
+    span = (alpha.max() - low) * per_unit
+    if not span * _N_NODES < _MAX_NODES_PER_STUDENT * alpha.size - _N_NODES:
+        return None
+    n_panels = int(span) + 1
+    t = alpha - low
+    t *= per_unit
+    panel = t.astype(np.intp)
+    t -= panel
+    t *= 2.0
+    t -= 1.0
+    left = np.arange(n_panels)[:, None]
+    return _Cut(low, per_unit, panel, t, low + (left + (1.0 + _NODES) / 2.0) / per_unit)
+
+
+def _cut_at_multiples(half_gamma: np.ndarray, alpha: np.ndarray) -> _Cut | None:
+    """The same with panels counted from 0: what an ability gives is then the same bit for bit among any others."""
+    per_unit = max(2.0 * _PANELS_PER_LOGIT * float(half_gamma.max()), 1e-300)
+    t = alpha * per_unit
+    whole = np.floor(t)
+    first = whole.min()
+    span = whole.max() - first + 1
+    if not span * _N_NODES < _MAX_NODES_PER_STUDENT * alpha.size:
+        return None
+    t -= whole
+    t *= 2.0
+    t -= 1.0
+    left = np.arange(int(span))[:, None]
+    nodes = (first + left + (1.0 + _NODES) / 2.0) / per_unit
+    return _Cut(float(first) / per_unit, per_unit, (whole - first).astype(np.intp), t, nodes)
+
+
+def _power_sums(panel: np.ndarray, t: np.ndarray, n_panels: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """`sum t**i` over the students of each panel, times their weights, i = 0..n, as (panels, n + 1)."""
     sums = np.empty((n_panels, _N_NODES + 1))
-    sums[:, 0] = np.bincount(panel, minlength=n_panels)
-    power = t.copy()
+    sums[:, 0] = np.bincount(panel, weights, minlength=n_panels)
+    power = t.copy() if weights is None else t * weights
     for i in range(1, _N_NODES + 1):
         sums[:, i] = np.bincount(panel, power, n_panels)
         power *= t
@@ -108,7 +196,17 @@ def _node_weights(power_sums: np.ndarray) -> np.ndarray:
 
 def _evaluate(values: np.ndarray, panel: np.ndarray, t: np.ndarray) -> np.ndarray:
     """The interpolant of `values` (panels, n) at every student, by Horner's rule."""
-    table = np.ascontiguousarray(_TO_POWERS @ (_TO_CHEBYSHEV @ values.T))
+    return _horner(np.ascontiguousarray(_TO_POWERS @ (_TO_CHEBYSHEV @ values.T)), panel, t)
+
+
+def _evaluate_each(values: np.ndarray, panel: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """`_evaluate` in sums whose rounding does not depend on the number of panels, as a matrix product's does."""
+    coefficients = (_TO_CHEBYSHEV[:, :, None] * values.T).sum(axis=1)
+    return _horner((_TO_POWERS[:, :, None] * coefficients).sum(axis=1), panel, t)
+
+
+def _horner(table: np.ndarray, panel: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Polynomials in t, with coefficients (powers, panels)."""
     result: np.ndarray = table[-1].take(panel)
     term = np.empty_like(result)
     for coefficients in table[-2::-1]:

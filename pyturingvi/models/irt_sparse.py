@@ -60,14 +60,25 @@ class SparseTable:
                 alpha_slopes[m] = slopes
         return logs, pulls
 
-    def log_probabilities(self, on: Any, gamma: Array, centre: Array, alpha: Array) -> Array:
+    def terms(
+        self, on: Any, half_gamma: Array, half_centre: Array, alpha: Array, weights: Array | None
+    ) -> tuple[Array, Array | None, Array | None]:
         xp = namespace_of(alpha)
-        found = xp.zeros_like(alpha)
+        logs = xp.zeros_like(alpha)
+        slopes = None if weights is None else xp.zeros_like(alpha)
+        pulls = None if weights is None else xp.zeros((*half_gamma.shape, 2))
         for students, items, signs in self._pieces(xp):
             for m in range(alpha.shape[0]):
-                logit = signs * (gamma[m].take(items) * alpha[m].take(students) + centre[m].take(items))
-                found[m] += xp.bincount(students, log_sigmoid(xp, logit), self.n_students)
-        return found
+                ability, weight = alpha[m].take(students), half_gamma[m].take(items)
+                h = weight * ability + half_centre[m].take(items)
+                logs[m] += xp.bincount(students, log_sigmoid(xp, 2.0 * signs * h), self.n_students)
+                if weights is not None and slopes is not None and pulls is not None:
+                    pull = signs - xp.tanh(h)
+                    slopes[m] += xp.bincount(students, weight * pull, self.n_students)
+                    pull *= weights[m].take(students)
+                    pulls[m, :, 0] += xp.bincount(items, ability * pull, self.n_items)
+                    pulls[m, :, 1] += xp.bincount(items, pull, self.n_items)
+        return logs, slopes, pulls
 
     def answers(self) -> Answers:
         return self._answers

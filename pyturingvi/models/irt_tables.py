@@ -7,13 +7,14 @@ one is faster is a matter of the share of cells with an answer.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
 from pyturingvi.models.irt_answers import Answers
-from pyturingvi.models.irt_likelihood import even_part, log_probabilities, signed_sums
+from pyturingvi.models.irt_likelihood import complete_terms, even_part, signed_sums, terms_by_cells
 from pyturingvi.models.irt_responses import MISSING
 from pyturingvi.models.irt_sparse import SparseTable
 from pyturingvi.support.array_namespace import Array, namespace_of
@@ -67,8 +68,27 @@ class ResponseTable(Protocol):
             `sum_j alpha_j (s - tanh h)` and `sum_j (s - tanh h)`, with the gradient only.
         """
 
-    def log_probabilities(self, on: OnPoints, gamma: Array, centre: Array, alpha: Array) -> Array:
-        """Log probability (M, J) of each student's answers, from gamma and beta + mu (M, K) in float64."""
+    def terms(
+        self, on: OnPoints, half_gamma: Array, half_centre: Array, alpha: Array, weights: Array | None
+    ) -> tuple[Array, Array | None, Array | None]:
+        """Log likelihood of each student, and the derivatives of its weighted sum over the students.
+
+        Parameters
+        ----------
+        half_gamma, half_centre : (M, K) float64 arrays
+        alpha : (M, J) float64 array
+        weights : (M, J) array or None
+            None leaves the derivatives out.
+
+        Returns
+        -------
+        logs : (M, J) array
+            Log probability of each student's answers.
+        slopes : (M, J) array or None
+            Its derivative in the ability, without the weights: `sum_k half_gamma_k (s - tanh h)`.
+        pulls : (M, K, 2) array or None
+            `sum_j w_j alpha_j (s - tanh h)` and `sum_j w_j (s - tanh h)`.
+        """
 
     def answers(self) -> Answers:
         """The answers, item by item."""
@@ -136,9 +156,26 @@ class DenseTable:
             xp.subtract(right_minus_wrong, pulls[:, :, 1], out=pulls[:, :, 1])
         return logs, pulls
 
-    def log_probabilities(self, on: OnPoints, gamma: Array, centre: Array, alpha: Array) -> Array:
+    def terms(
+        self, on: OnPoints, half_gamma: Array, half_centre: Array, alpha: Array, weights: Array | None
+    ) -> tuple[Array, Array | None, Array | None]:
+        xp = namespace_of(alpha)
         (signs,) = on(signs=self._signs)
-        return log_probabilities(namespace_of(alpha), gamma, centre, alpha, signs)
+        if xp is not np or not self.complete:
+            return terms_by_cells(xp, half_gamma, half_centre, alpha, signs, weights)
+        # neighbouring points often have the same items and other abilities: the nodes of an integral
+        same = (half_gamma[1:] == half_gamma[:-1]).all(axis=1) & (half_centre[1:] == half_centre[:-1]).all(axis=1)
+        bounds = [0, *(np.flatnonzero(~same) + 1).tolist(), len(alpha)]
+        parts = []
+        for first, stop in itertools.pairwise(bounds):
+            rows = slice(first, stop)
+            w = None if weights is None else weights[rows]
+            found = complete_terms(half_gamma[first], half_centre[first], alpha[rows], signs, w)
+            parts.append(found or terms_by_cells(xp, half_gamma[rows], half_centre[rows], alpha[rows], signs, w))
+        logs, slopes, pulls = zip(*parts, strict=True)
+        if weights is None:
+            return np.concatenate(logs), None, None
+        return np.concatenate(logs), np.concatenate(slopes), np.concatenate(pulls)
 
     def answers(self) -> Answers:
         return Answers.of_codes(self.codes())

@@ -13,7 +13,8 @@ from pyturingvi.models.axes import Axes, read_axes
 from pyturingvi.models.base import Model
 from pyturingvi.models.labels import Labels, relabel
 from pyturingvi.models.natural_space import NaturalSpace
-from pyturingvi.models.user_function import Function, UserFunction
+from pyturingvi.models.user_function import Function, UserFunction, probed_points
+from pyturingvi.models.user_terms import Terms, UserTerms
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.transforms import Transform
 
@@ -48,12 +49,18 @@ class LogDensity(Model):
     coords : dict of str to list, optional
         Labels along an axis: strings, numbers or dates. Default 0, 1, ...
 
+    terms : callable, optional
+        How the log density splits, where the locals do not depend on each other given the globals: `Fit.diagnose` and
+        `Fit.refine` then integrate them out one by one. Takes what fn takes and weights (M, N); returns the global term
+        (M,), the local terms (M, N), and the gradient, as fn returns it, of the global term plus the sum of the local
+        ones times their weights. Local term n has all that depends on local n: its prior given the globals, its data.
+
     Raises
     ------
     InputError
         If fn is not callable, does not return numbers of the right shapes, or its gradient is wrong: it is called on
         construction, with some ten points near 0, and compared with differences along random directions. If names,
-        constrain, dims or coords do not fit the layout.
+        constrain, dims or coords do not fit the layout, or terms does not add up to fn.
 
     Examples
     --------
@@ -69,6 +76,7 @@ class LogDensity(Model):
 
     name: ClassVar[str] = "log_density"
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    no_log_terms: ClassVar[str] = "fn alone does not define how it splits; pass `terms=` to LogDensity"
 
     def __init__(
         self,
@@ -79,11 +87,14 @@ class LogDensity(Model):
         constrain: Mapping[str, Transform] | None = None,
         dims: Mapping[str, Sequence[str]] | None = None,
         coords: Mapping[str, Sequence[Any]] | None = None,
+        terms: Terms | None = None,
     ) -> None:
         if not isinstance(layout, Layout):
             raise InputError(f"LogDensity: layout must be a Layout(n_global, n_local, local_dim), got {layout!r}.")
         if not callable(fn):
             raise InputError(f"LogDensity: fn must be a function of a (M, d) array, got {fn!r}.")
+        if terms is not None and not callable(terms):
+            raise InputError(f"LogDensity: terms must be a function of points and a (M, N) array, got {terms!r}.")
         self.layout = layout
         self._space: NaturalSpace | None = None
         if constrain is not None:
@@ -95,6 +106,10 @@ class LogDensity(Model):
         self._has_own_axes = bool(constrain or dims or coords)
         self._fn: UserFunction | None = UserFunction(fn, self._space)
         self._probed = self._fn.probe(self.dim, layout.n_global, self._coordinate)
+        self._terms: UserTerms | None = None
+        if terms is not None:
+            self._terms = UserTerms(terms, layout, self._space)
+            self._terms.check(self._probed, *probed_points(self.dim))
 
     def _set_names(self, names: Sequence[str] | None) -> None:
         layout = self.layout
@@ -105,6 +120,14 @@ class LogDensity(Model):
             if len(set(labels)) < len(labels):
                 raise InputError("LogDensity: names must all be different.")
             self.names = labels
+
+    @property
+    def has_log_terms(self) -> bool:
+        return self._terms is not None
+
+    @property
+    def has_term_gradients(self) -> bool:
+        return self._terms is not None
 
     # ---- names --------------------------------------------------------------------------------------------
     @property
@@ -183,7 +206,7 @@ class LogDensity(Model):
         """A model that knows its variables but has no function: `constrain` works, `log_density` does not."""
         model = cls.__new__(cls)
         model.layout = Layout(*(int(count) for count in state["layout"]))
-        model._fn = None
+        model._fn = model._terms = None
         model._probed = []
         model._space = None
         if "constrain" in state:
@@ -208,6 +231,11 @@ class LogDensity(Model):
         # copies: fn may return the same buffers at each call
         with np.errstate(over="ignore"):
             return np.array(value, dtype=np.float64), np.array(gradient, dtype=points.dtype)
+
+    def _log_terms_and_gradient(self, points: Array, weights: Array) -> tuple[Array, Array, Array]:
+        assert self._terms is not None
+        with np.errstate(over="ignore"):
+            return self._terms(points, weights)
 
     # ---- natural space ------------------------------------------------------------------------------------
     @property

@@ -190,19 +190,52 @@ class RobustPoisson(OnePassModel):
         return likelihood + _normals_and_scales(wide, squares, sizes) + self._constant
 
     def _log_terms(self, points: Array) -> tuple[Array, Array]:
-        xp, n_global = namespace_of(points), self.layout.n_global
+        return self._terms_of(points.astype(np.float64), None, None)
+
+    def _log_terms_and_gradient(self, points: Array, weights: Array) -> tuple[Array, Array, Array]:
         wide = points.astype(np.float64)
-        z, eta = wide[:, :n_global], wide[:, n_global:]
-        names = {"design": self._design, "counts": self.y, "log_factorials": self._log_factorials}
-        design, counts, log_factorials = self._on(wide, **names)
-        (sizes,) = self._on(wide, sizes_of_globals=self._sizes * [1, 1, 0])
+        gradient = namespace_of(points).empty_like(wide)
+        return *self._terms_of(wide, weights, gradient), gradient
+
+    def _global_term(self, z: Array) -> Array:
+        xp = namespace_of(z)
+        (sizes,) = self._on(z, sizes_of_globals=self._sizes * [1, 1, 0])
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            local = self._residual(z, eta, design)
-            local *= local
-            local *= -0.5 * xp.exp(-2.0 * z[:, 2:3])
-            local += eta * counts - xp.exp(eta) - log_factorials - z[:, 2:3] - 0.5 * LOG_2PI
-            prior = _normals_and_scales(z, xp.zeros(len(z)), sizes)
-        return prior - 0.5 * (n_global - 3) * LOG_2PI, local
+            return _normals_and_scales(z, xp.zeros(len(z)), sizes) - 0.5 * (z.shape[1] - 3) * LOG_2PI
+
+    def _terms_of(self, points: Array, weights: Array | None, out: Array | None) -> tuple[Array, Array]:
+        """Global term (M,) and local terms (M, N); with `out` (M, d), the gradient of their weighted sum too."""
+        xp, n_global = namespace_of(points), self.layout.n_global
+        z, eta = points[:, :n_global], points[:, n_global:]
+        names = {"design": self._design, "counts": self.y, "log_factorials": self._log_factorials}
+        design, counts, log_factorials = self._on(points, **names)
+        (sizes,) = self._on(points, sizes_of_globals=self._sizes * [1, 1, 0])
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            residual = self._residual(z, eta, design)
+            rate = xp.exp(eta)
+            precision = xp.exp(-2.0 * z[:, :3])
+            pull = precision[:, 2:] * residual
+            local = eta * counts
+            local -= rate
+            local -= log_factorials + 0.5 * LOG_2PI
+            local -= z[:, 2:3]
+            residual *= pull
+            local -= 0.5 * residual
+            prior = self._global_term(z)
+            if out is not None and weights is not None:
+                scale_part, coefficient_part = out[:, :3], out[:, 3:n_global]
+                square = z[:, 3:] * z[:, 3:]
+                scale_part[:, 0], scale_part[:, 1] = square[:, 0], square[:, 1:].sum(axis=1)
+                scale_part[:, :2] *= precision[:, :2]
+                scale_part[:, 2] = xp.einsum("mn,mn->m", weights, residual) - weights.sum(axis=1)
+                scale_part += 1.0 - 5.0 / (1.0 + 4.0 * precision)
+                scale_part -= sizes
+                coefficient_part[...] = (weights * pull) @ design.T
+                coefficient_part[:, 0] -= precision[:, 0] * z[:, 3]
+                coefficient_part[:, 1:] -= precision[:, 1:2] * z[:, 4:]
+                pull += rate
+                out[:, n_global:] = weights * (counts - pull)
+        return prior, local
 
     def _gradient_of(self, z: Array, residual: Array, rate: Array, design: Array, out: Array) -> None:
         """Gradient into `out` (M, d); `residual` and `rate` are used up."""

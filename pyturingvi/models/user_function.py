@@ -53,8 +53,7 @@ class UserFunction:
         What it returns there need not be finite: `fit` looks at where it starts. It tells one function from another,
         and where it is not finite, so do values elsewhere. Where it is, the gradient is checked.
         """
-        near_0 = np.zeros((3 if dim != 3 else 4, dim))
-        near_0[1:] = 0.01 * np.random.default_rng(0).standard_normal(near_0[1:].shape)
+        near_0, _ = probed_points(dim)
         found: list[np.ndarray] = []
         for centre in _PROBED:
             try:
@@ -98,6 +97,13 @@ class UserFunction:
                 return np.array(value, dtype=np.float64), np.array(gradient, dtype=np.float64)
         except Exception:  # at points that the user did not choose
             return np.full(len(points), np.nan), np.full(points.shape, np.nan)
+
+
+def probed_points(dim: int) -> tuple[np.ndarray, tuple[float, ...]]:
+    """Points (M, d) near 0, and centres that are added to them in turn."""
+    near_0 = np.zeros((3 if dim != 3 else 4, dim))
+    near_0[1:] = 0.01 * np.random.default_rng(0).standard_normal(near_0[1:].shape)
+    return near_0, _PROBED
 
 
 class PointByPoint:

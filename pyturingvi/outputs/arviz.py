@@ -106,6 +106,8 @@ def _attrs(fit: Fit) -> dict[str, Any]:
         "seconds": fit.seconds,
         **({} if fit.verdict is None else {"verdict": fit.verdict}),
     }
+    if fit.refined is not None:
+        attrs |= {"refined": fit.refined.words, "log_evidence": fit.refined.log_evidence}
     trace = fit.elbo
     if len(trace):
         last = trace.iloc[-1]

@@ -65,6 +65,8 @@ def _facts(fit: Fit) -> Iterator[tuple[str, str]]:
         yield "ELBO", f"{last['elbo']:.6g} (standard error {last['std_error']:.2g})"
     else:
         yield "ELBO", "not estimated"
+    if fit.refined is not None:
+        yield "refined", fit.refined.words
     yield "verdict", fit.verdict or "none yet: fit.diagnose() gives one"
     for warning in fit.warnings:
         yield "warning", warning

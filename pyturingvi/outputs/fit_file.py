@@ -15,6 +15,7 @@ from pyturingvi.errors import InputError, OutputError
 from pyturingvi.families import Family, family_from_config
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.monitor import Outcome
+from pyturingvi.refine.refinement import Refinement
 from pyturingvi.settings import FitSpec, model_digest
 from pyturingvi.support.archive import damaged, join_state, read_archive, split_state, write_archive
 from pyturingvi.support.files import as_path, check_writable
@@ -39,6 +40,7 @@ class SavedFit:
     versions: dict[str, str]
     verdict: str | None
     starts: Starts | None
+    refined: Refinement | None
 
 
 def write_fit(fit: Fit, path: str | os.PathLike[str]) -> Path:
@@ -65,6 +67,9 @@ def write_fit(fit: Fit, path: str | os.PathLike[str]) -> Path:
         **({} if fit.verdict is None else {"verdict": fit.verdict}),
         **({} if fit.starts is None else {"starts": asdict(fit.starts)}),
     }
+    if fit.refined is not None:
+        header["refined"], weighted = fit.refined.to_state()
+        arrays |= weighted
     rows = fit.elbo.to_numpy(dtype=np.float64).reshape(-1, 4)
     try:
         write_archive(target, header, {"params": fit.params, "elbo": rows, **arrays})
@@ -97,6 +102,7 @@ def read_fit(path: str | os.PathLike[str], model: Model | None) -> SavedFit:
         rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
         seconds = header["seconds"]
         starts = None if header.get("starts") is None else Starts(**header["starts"])
+        refined = None if header.get("refined") is None else Refinement.from_state(header["refined"], arrays)
     except InputError as error:  # what the file names is not to be had here
         raise OutputError(f"load_fit: {str(where)!r}: {error}") from None
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -110,7 +116,8 @@ def read_fit(path: str | os.PathLike[str], model: Model | None) -> SavedFit:
     n_params = family.n_params(model.layout)
     if outcome.params.shape != (n_params,):
         raise damaged(where, "load_fit", f"it holds {outcome.params.size} parameters in place of {n_params}")
-    return SavedFit(model, family, spec, outcome, rows, seconds, versions, header.get("verdict"), starts)
+    verdict = header.get("verdict")
+    return SavedFit(model, family, spec, outcome, rows, seconds, versions, verdict, starts, refined)
 
 
 def versions_here() -> dict[str, str]:

@@ -1,0 +1,38 @@
+"""The globals of a model as a model of their own: its log density is the integral over all locals."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from pyturingvi.diagnosis.integrated import LocalIntegrals
+from pyturingvi.layout import Layout
+from pyturingvi.models.base import Model
+from pyturingvi.support.array_namespace import Array
+from pyturingvi.support.parallel import Workers
+
+
+class IntegratedModel(Model):
+    """`log p(z, x)` over the globals z alone, which natural gradients step like any other model's.
+
+    Parameters
+    ----------
+    integrals : LocalIntegrals
+    workers : Workers
+        Share the rows of z, where the model may be called from several threads.
+    """
+
+    name: ClassVar[str] = "integrated"
+
+    def __init__(self, integrals: LocalIntegrals, workers: Workers) -> None:
+        self.integrals = integrals
+        self.layout = Layout(integrals.model.layout.n_global, 0, 0)
+        self.label = integrals.model.label
+        self._map = workers.map if integrals.model.thread_safe else map
+
+    def _log_density(self, points: Array) -> Array:
+        return self.integrals.log_density(np.asarray(points), self._map)
+
+    def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
+        return self.integrals.log_density_and_gradient(np.asarray(points), self._map)

@@ -1,0 +1,249 @@
+"""Stepping q(z) on the integrated density, weighting its draws, and putting the result together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from pyturingvi.diagnosis.integrated import LocalIntegrals
+from pyturingvi.diagnosis.nodes import Rule, is_grid
+from pyturingvi.diagnosis.weights import importance_weights
+from pyturingvi.engines.numpy_engine import NumpyEngine
+from pyturingvi.errors import InputError
+from pyturingvi.families import FullRank, Structured
+from pyturingvi.families.conditional import GlobalsAndLocals
+from pyturingvi.models.base import Model
+from pyturingvi.optimize.memory import available_memory
+from pyturingvi.optimize.monitor import Outcome, RunMonitor
+from pyturingvi.optimize.natural_rule import NaturalGradient
+from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
+from pyturingvi.refine.integrated_model import IntegratedModel
+from pyturingvi.refine.proposals import Gaussian
+from pyturingvi.refine.refinement import LEAST_SHARE, Refinement
+from pyturingvi.refine.weighted_draws import WeightedDraws
+from pyturingvi.settings import FitSpec, Settings
+from pyturingvi.support.parallel import Workers, available_cores
+
+if TYPE_CHECKING:
+    from pyturingvi.result import Fit
+
+_FIRST_SIZES = {1: 8, 2: 6}  # nodes along each variable of a local, doubled where that changes something
+_FIRST_DRAWS = 128
+_MOST_NODES = 1 << 12  # of an integral
+_SAME = 0.05  # nats: spread over z of what twice the nodes change, which is what weights and steps feel
+_CHECKED = 16  # globals at which integrals are compared with twice the nodes
+_LOCALS_AT = 128  # globals over which the locals' moments are taken
+_MOST_UPDATES = 1000
+
+
+@dataclass(frozen=True)
+class Refined:
+    """What `Fit.refine` makes a Fit of: the spec of the structured family, a run's outcome, and the weighted draws."""
+
+    spec: FitSpec
+    outcome: Outcome
+    rows: list[tuple[int, float, float, float]]
+    seconds: float
+    refinement: Refinement
+    problems: list[str]
+
+
+def check_refinable(model: Model) -> None:
+    """Raise an InputError that says why, where the locals of a model cannot be integrated out one by one."""
+    layout = model.layout
+    if not model.has_log_terms:
+        raise InputError(f"refine cannot help {model.description}: {model.no_log_terms}.")
+    if not model.has_term_gradients:
+        raise InputError(
+            f"refine needs the gradients of log terms, and {model.description} gives none: define "
+            "`_log_terms_and_gradient`."
+        )
+    if not layout.n_global or not layout.n_local:
+        raise InputError(
+            f"refine integrates the locals out to correct the globals; {model.label} has no "
+            f"{'globals' if not layout.n_global else 'locals'}."
+        )
+
+
+def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: bool, checkpoint: Path | None) -> Refined:
+    """See `Fit.refine`; the arguments are checked."""
+    model = fit.model
+    check_refinable(model)
+    if fit.status == "diverged":
+        raise InputError(f"refine: this fit diverged ({fit.message}); there is nothing to go on from.")
+    parts = GlobalsAndLocals.of(fit.family.bind(model.layout), fit.params)
+    spec = replace(
+        fit.spec,
+        family=Structured().config(),
+        refine={"n_nodes": n_nodes, "n_draws": n_draws, "seed": seed, "of": fit.spec.family},
+    )
+    with threadpool_limits(1, user_api="blas"), Workers(available_cores()) as workers, np.errstate(all="ignore"):
+        stepping = _Stepping(model, parts, spec, seed, workers)
+        return stepping.run(n_nodes, n_draws, progress, checkpoint)
+
+
+class _Stepping:
+    """One refinement: q(z) = N(mean, scale scale'), and nodes that follow the fit's conditionals."""
+
+    def __init__(self, model: Model, parts: GlobalsAndLocals, spec: FitSpec, seed: int, workers: Workers) -> None:
+        self.model, self.parts, self.spec, self.seed, self.workers = model, parts, spec, seed, workers
+        self.mean, self.scale = parts.mean, parts.scale
+        self.settings = _settings(len(parts.mean), seed)
+        self.problems: list[str] = []
+
+    def run(self, n_nodes: int | None, n_draws: int, progress: bool, checkpoint: Path | None) -> Refined:
+        """Choose the nodes, step, check the nodes again where q(z) now is, weight."""
+        rule = self._rule(n_nodes or _first_size(self.model))
+        if n_nodes is None:
+            rule = self._enough(rule)
+        self._check_memory(rule, n_draws)
+        monitor = RunMonitor(
+            {**self.spec.to_json(), "n_iterations": None, "elbo_every": None}, progress, None, checkpoint
+        )
+        outcome = self._step(rule, monitor)
+        if n_nodes is None and outcome.status == "converged":
+            better = self._enough(rule)
+            if better.size > rule.size:
+                rule, earlier = better, outcome.n_updates
+                again = RunMonitor(monitor.description, progress)
+                outcome = self._step(rule, again)
+                outcome.n_updates += earlier
+                monitor.rows += [(row[0] + earlier, *row[1:]) for row in again.rows]
+        refinement = self._weigh(rule, n_draws, outcome.n_updates)
+        outcome.params = self._structured(rule, refinement).structured_flat()
+        rows = [*monitor.rows[:-1], (outcome.n_updates, refinement.bound, refinement.bound_error, monitor.seconds)]
+        self._tell(outcome, refinement)
+        return Refined(self.spec, outcome, rows, monitor.seconds, refinement, self.problems)
+
+    # ---- steps --------------------------------------------------------------------------------------------
+    def _step(self, rule: Rule, monitor: RunMonitor) -> Outcome:
+        """Natural gradients on q(z) until converged."""
+        model = IntegratedModel(LocalIntegrals(self.model, self.parts, rule), self.workers)
+        d_z = len(self.mean)
+        initial = np.concatenate([self.mean, *(self.scale[j:, j] for j in range(d_z))])
+        outcome = NumpyEngine(1).run(model, self.settings, initial, None, monitor)
+        bound = self.settings.family.bind(model.layout)
+        self.mean, self.scale = bound.location(outcome.params), bound.scale(outcome.params).toarray()
+        return outcome
+
+    # ---- nodes --------------------------------------------------------------------------------------------
+    def _rule(self, size: int) -> Rule:
+        return Rule.of(self.model.layout.n_local, self.model.layout.local_dim, size, self.seed)
+
+    def _enough(self, rule: Rule) -> Rule:
+        """The rule, or the first of those with twice, four times, .. the nodes that twice more would not change."""
+        z = self._draw(_CHECKED, 7)
+        local_dim = self.model.layout.local_dim
+        grow = 2**local_dim if is_grid(local_dim) else 2
+        here = self._integrals(rule, z)
+        while rule.count * grow <= _MOST_NODES:
+            double = self._rule(2 * rule.size)
+            there = self._integrals(double, z)
+            if float(np.std(there - here)) <= _SAME:
+                return rule
+            rule, here = double, there
+        self.problems.append(
+            f"The integrals over the locals still change with the number of nodes, which is {rule.size}; the locals "
+            "may have tails or modes that no such nodes see."
+        )
+        return rule
+
+    def _integrals(self, rule: Rule, z: np.ndarray) -> np.ndarray:
+        map_ = self.workers.map if self.model.thread_safe else map
+        return LocalIntegrals(self.model, self.parts, rule).log_density(z, map_)
+
+    # ---- weights ------------------------------------------------------------------------------------------
+    def _draw(self, n: int, place: int) -> np.ndarray:
+        return Gaussian(self.mean, self.scale).draw(n, generator(np, self.seed, SAMPLE_STREAM, place))
+
+    def _weigh(self, rule: Rule, n_draws: int, n_steps: int) -> Refinement:
+        """Weighted draws of q(z), and of what is nearer to the posterior where that can be had."""
+        draws = WeightedDraws(lambda z: self._integrals(rule, z), self.model._global_term, self.seed)
+        draws.draw_from(Gaussian(self.mean, self.scale), n_draws)
+        found = importance_weights(draws.log_ratios)
+        weighted = found.reliable and found.ess >= LEAST_SHARE * n_draws
+        z = draws.z
+        weights = found.weights if weighted else draws.own_weights
+        few = z[np.argsort(-weights, kind="stable")[:: max(1, len(z) // _CHECKED)][:_CHECKED]]
+        more = float((self._integrals(self._rule(2 * rule.size), few) - self._integrals(rule, few)).mean())
+        evidence, error = draws.log_total()
+        bound, bound_error = draws.bound()
+        return Refinement(
+            draws=z,
+            weights=weights,
+            weighted=weighted,
+            k_hat=found.k_hat,
+            ess=found.ess,
+            bound=bound + more,
+            bound_error=bound_error,
+            log_evidence=evidence + more,
+            log_evidence_error=error,
+            integration_error=abs(more),
+            n_nodes=rule.size,
+            n_steps=n_steps,
+        )
+
+    # ---- the result as a Gaussian -------------------------------------------------------------------------
+    def _structured(self, rule: Rule, found: Refinement) -> GlobalsAndLocals:
+        """The structured Gaussian with the weighted draws' moments; its border follows the fit's conditionals."""
+        parts, mean, scale = self.parts, self.mean, self.scale
+        if found.weighted:
+            mean = found.weights @ found.draws
+            centred = found.draws - mean
+            scale = np.linalg.cholesky((found.weights[:, None] * centred).T @ centred)
+        slopes = np.linalg.solve(parts.scale.T, parts.border)  # of the locals in z, transposed: (d_z, N d_y)
+        integrals = LocalIntegrals(self.model, parts, rule)
+        z = found.resample(_LOCALS_AT, generator(np, self.seed, SAMPLE_STREAM, 9))
+        n, d_y = self.model.layout.n_local, self.model.layout.local_dim
+        total, square, inner = np.zeros((n, d_y)), np.zeros((n, d_y, d_y)), np.zeros((n, d_y, d_y))
+        for part in integrals.chunks(z):
+            means, covariances = integrals.moments(integrals.at(part))
+            rest = means - (parts.local_mean + (part - parts.mean) @ slopes).reshape(means.shape)
+            total += rest.sum(axis=0)
+            square += np.einsum("mni,mnj->nij", rest, rest)
+            inner += covariances.sum(axis=0)
+        total /= len(z)
+        covariance = (square + inner) / len(z) - total[:, :, None] * total[:, None, :]
+        local_mean = parts.local_mean + (mean - parts.mean) @ slopes + total.ravel()
+        return GlobalsAndLocals(mean, scale, local_mean, scale.T @ slopes, np.linalg.cholesky(covariance))
+
+    # ---- what is told -------------------------------------------------------------------------------------
+    def _tell(self, outcome: Outcome, found: Refinement) -> None:
+        outcome.message = f"refined {outcome.message}; {found.words}"
+        if outcome.status != "converged":
+            self.problems.append(f"Refining ended before it had converged: {outcome.message}.")
+        if not found.weighted:
+            self.problems.append(
+                f"refine cannot prove its answer here: the weights of the globals have k-hat {found.k_hat:.2f} and an "
+                f"effective sample size of {found.ess:,.0f} of {len(found.draws):,}. They are not used; the globals "
+                "are the Gaussian stepped on the density with the locals integrated out."
+            )
+
+    def _check_memory(self, rule: Rule, n_draws: int) -> None:
+        layout = self.model.layout
+        needed = 8 * (n_draws * layout.n_global * 3 + 4 * rule.count * (layout.dim + 4 * layout.n_local))
+        have = available_memory()
+        if needed > have:
+            raise InputError(f"refine needs {needed:,} bytes with {rule.count} nodes a local; {have:,} are free.")
+
+
+def _first_size(model: Model) -> int:
+    local_dim = model.layout.local_dim
+    return _FIRST_SIZES[local_dim] if is_grid(local_dim) else _FIRST_DRAWS
+
+
+def _settings(d_z: int, seed: int) -> Settings:
+    """Full-rank natural gradients: draws are dear here, so as few as frames of them need."""
+    return Settings(
+        family=FullRank(),
+        optimizer=NaturalGradient(),
+        n_iterations=_MOST_UPDATES,
+        n_samples=2 * max(8, 2 * d_z),
+        elbo_samples=2,
+        seed=seed,
+        engine="numpy",
+    )

@@ -1,0 +1,93 @@
+"""What refining found: weighted draws of the globals, and the integrated bound with its error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.diagnosis.weights import ImportanceWeights
+
+_ARRAYS = ("draws", "weights")
+LEAST_SHARE = 0.1  # effective sample size over draws below which the weights are not used
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """The globals with the locals integrated out, as draws of q(z) with Pareto-smoothed importance weights.
+
+    Attributes
+    ----------
+    draws : (S, d_z) array
+        Of q(z), unconstrained.
+    weights : (S,) array
+        They sum to 1; all equal where `weighted` is False.
+    weighted : bool
+        Whether the weights can be relied on, so that `Fit.sample` and `Fit.summary` use them. The globals are then
+        those of the posterior but for noise; else they are those of q(z).
+    k_hat, ess : float
+        Shape of the weights' tail, good below 0.7, and their effective sample size of S draws.
+    bound, bound_error : float
+        Mean of `log p(z, x) - log q(z)` in nats, with its standard error: at most the log marginal likelihood.
+    log_evidence, log_evidence_error : float
+        Estimate of the log marginal likelihood from the weights, with its standard error.
+    integration_error : float
+        Nats by which the integrals with twice the nodes differ, all locals together; the estimates have it added.
+    n_nodes : int
+        Nodes along each variable of a local, or draws of it.
+    n_steps : int
+        Natural-gradient updates made on q(z).
+    """
+
+    draws: np.ndarray
+    weights: np.ndarray
+    weighted: bool
+    k_hat: float
+    ess: float
+    bound: float
+    bound_error: float
+    log_evidence: float
+    log_evidence_error: float
+    integration_error: float
+    n_nodes: int
+    n_steps: int
+
+    def __repr__(self) -> str:
+        return f"<Refinement: {self.words}>"
+
+    @property
+    def words(self) -> str:
+        """The figures in a line."""
+        figures = (
+            f"k-hat {self.k_hat:.2f}, effective sample size {self.ess:,.0f} of {len(self.draws):,}, log evidence "
+            f"{self.log_evidence:.2f} (standard error {self.log_evidence_error:.2g})"
+        )
+        return figures if self.weighted else f"{figures}; the weights are not used"
+
+    @property
+    def importance(self) -> ImportanceWeights:
+        """The weights as a diagnosis takes them."""
+        return ImportanceWeights(self.weights, self.k_hat, self.ess, 0.0)
+
+    def resample(self, n: int, source: np.random.Generator) -> np.ndarray:
+        """Draws (n, d_z) by systematic resampling: each draw as often as its weight says, to one, in random order."""
+        places = (np.arange(n) + source.uniform()) / n
+        index = np.searchsorted(np.cumsum(self.weights) * (1 - 1e-12), places)
+        return np.asarray(self.draws[source.permutation(np.minimum(index, len(self.draws) - 1))])
+
+    # ---- file ---------------------------------------------------------------------------------------------
+    def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Plain values for a header, and arrays."""
+        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _ARRAYS}
+        return plain, {f"refined.{name}": getattr(self, name) for name in _ARRAYS}
+
+    @classmethod
+    def from_state(cls, plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Refinement:
+        """Inverse of `to_state`; a KeyError, TypeError or ValueError where it was something else."""
+        values: dict[str, Any] = {**plain, **{name: arrays[f"refined.{name}"] for name in _ARRAYS}}
+        found = cls(**values)
+        if found.weights.shape != found.draws.shape[:1]:
+            raise ValueError("its weights are not those of its draws")
+        return found

@@ -1,0 +1,101 @@
+"""Draws of the globals from several proposals, each chosen by the weights of those before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from pyturingvi.diagnosis.weights import importance_weights
+from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
+from pyturingvi.refine.proposals import (
+    Gaussian,
+    Proposal,
+    draw_surrogate,
+    log_mixture,
+    mixture_through,
+    surrogate_through,
+)
+
+_ENOUGH = 0.5  # effective share of the draws from which no more are made
+_GOOD_K = 0.5
+_MIXTURES = 3
+_HOPELESS = 0.03  # below it a mixture through the draws is one through a few of them
+
+
+class WeightedDraws:
+    """Draws with their integrated log density, under the mixture of all that they were drawn from.
+
+    Parameters
+    ----------
+    log_p : callable
+        Integrated log density (n,) at z (n, d), which is dear.
+    prior : callable
+        The global term (n,) at z (n, d), which is not.
+    seed : int
+    """
+
+    def __init__(
+        self, log_p: Callable[[np.ndarray], np.ndarray], prior: Callable[[np.ndarray], np.ndarray], seed: int
+    ) -> None:
+        self.log_p, self.prior, self.seed = log_p, prior, seed
+        self.z = np.empty((0, 0))
+        self.logs = np.empty(0)
+        self.drawn: list[tuple[int, Proposal]] = []
+        self.total_error = 0.0
+
+    @property
+    def log_ratios(self) -> np.ndarray:
+        """Log weights (n,) of all draws."""
+        return np.asarray(self.logs - log_mixture(self.z, self.drawn))
+
+    @property
+    def own_weights(self) -> np.ndarray:
+        """Weights (n,) that are equal for the draws of q(z), and 0 for the others."""
+        first = self.drawn[0][0]
+        return np.where(np.arange(len(self.z)) < first, 1 / first, 0.0)
+
+    def draw_from(self, q: Gaussian, n: int) -> None:
+        """Half of n draws from q(z), half from the surrogate through them or from q(z) again.
+
+        Then half of n more from a mixture through all these, up to three times, while the weights are not good.
+        """
+        source = generator(np, self.seed, SAMPLE_STREAM, 8)
+        half = n // 2
+        self._add(q.draw(half, source), q)
+        surrogate = surrogate_through(self.prior, q, self.z, self.logs)
+        found = None if surrogate is None else draw_surrogate(surrogate, n - half, source)
+        if found is None:
+            self._add(q.draw(n - half, source), q)
+        else:
+            self._add(found[0], found[1])
+            self.total_error = 0.5 * found[2]
+        for _ in range(_MIXTURES):
+            weights = importance_weights(self.log_ratios)
+            if weights.ess < _HOPELESS * n or (weights.ess >= _ENOUGH * len(self.z) and weights.k_hat <= _GOOD_K):
+                break
+            mixture = mixture_through(self.z, weights.weights, weights.ess, source)
+            self._add(mixture.draw(half, source), mixture)
+
+    def _add(self, z: np.ndarray, proposal: Proposal) -> None:
+        if self.drawn and self.drawn[0][1] is proposal:
+            self.drawn[0] = (self.drawn[0][0] + len(z), proposal)
+        else:
+            self.drawn.append((len(z), proposal))
+        self.z = z if not len(self.logs) else np.concatenate([self.z, z])
+        self.logs = np.concatenate([self.logs, self.log_p(z)])
+
+    def log_total(self) -> tuple[float, float]:
+        """Log of the mean weight, which estimates the log marginal likelihood, and its standard error."""
+        ratios = self.log_ratios
+        largest = float(ratios.max())
+        raw = np.exp(ratios - largest)
+        error = float(raw.std(ddof=1) / raw.mean() / math.sqrt(len(raw)))
+        return largest + math.log(raw.mean()), math.hypot(error, self.total_error)
+
+    def bound(self) -> tuple[float, float]:
+        """Mean of `log p - log q` over the draws of q(z), with its standard error."""
+        first, q = self.drawn[0]
+        ratios = self.logs[:first] - q.log_density(self.z[:first])
+        return float(ratios.mean()), float(ratios.std(ddof=1) / math.sqrt(first))
