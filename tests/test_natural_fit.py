@@ -170,6 +170,23 @@ def test_eight_schools() -> None:
         assert found.n_updates < 500
 
 
+def test_a_start_whose_draws_overflow_is_narrowed(tmp_path: Path) -> None:
+    """With variables in units of 10,000 the start's log tau has a standard deviation of 1,000."""
+
+    def coarse(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with np.errstate(all="ignore"):
+            value, slope = eight_schools(1e4 * x)
+        return value, 1e4 * slope
+
+    model = tv.models.LogDensity(coarse, Layout(2, 8, 1))
+    found = fit(model, elbo_samples=20_000)
+    assert found.status == "converged"
+    assert last(found)[0] + 10 * math.log(1e4) > 7.6  # the units move the ELBO by as much
+    path = tmp_path / "run.npz"
+    fit(model, elbo_samples=20_000, checkpoint=path, callback=lambda *_: True)
+    assert_same_run(fit(model, elbo_samples=20_000, checkpoint=path), found)
+
+
 # ---- models of this package ---------------------------------------------------------------------------------
 def poisson_of(counts: Any, x: Any) -> tv.models.Model:
     return tv.models.RobustPoisson(np.asarray(x, dtype=float), np.asarray(counts))

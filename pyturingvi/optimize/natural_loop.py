@@ -153,9 +153,8 @@ class _Loop:
             fixed=fixed,
         )
         first = self.plan.family
-        self.initial = (
-            first.bind(model.layout).initial_flat(*start) if isinstance(first, MeanField) and warm else initial
-        )
+        self.narrowable = isinstance(first, MeanField) and warm
+        self.initial = first.bind(model.layout).initial_flat(*start) if self.narrowable else initial
         self.rows = np.empty((0, _COLUMNS))  # of the leg at hand
         self.begun = self.saved = self.due = False  # due: an estimate of the ELBO
         self.status, self.message = "completed", ""
@@ -219,6 +218,8 @@ class _Loop:
         verdict = plan.finish_leg(stepper.done, rows, broke=not finite)
         if verdict in ("back", "diverged", "next stage from best"):
             stepper.recall()
+            if verdict == "back" and not stepper.done and self.narrowable and not plan.state.stage:
+                self._narrow()
         elif verdict == "best":
             stepper.keep()
         if verdict.startswith("next stage"):
@@ -231,6 +232,12 @@ class _Loop:
             if every is None:  # last, since a callback may raise
                 self.monitor.record(stepper.done, mean, math.sqrt(squared_error))
         return verdict
+
+    def _narrow(self) -> None:
+        """Start again nearer to the location, where the density is finite: variables may have smaller units."""
+        self.initial = self.initial.copy()
+        self.initial[self.model.dim :] /= 10
+        self.stepper.begin(self.plan.family, {"params": self.initial}, 0)
 
     def _next_stage(self) -> None:
         plan, stepper, layout = self.plan, self.stepper, self.model.layout
