@@ -162,6 +162,32 @@ def test_values_that_are_not_defined_pass_through() -> None:
     assert np.isneginf(model.log_density(points)).tolist() == [False, True]
 
 
+def test_log_terms_of_named_values_hold_the_jacobians_of_their_own_variables() -> None:
+    """a ~ Exp(1) globally, p_n with density a exp(-a p_n), not normalized, on (0, 1)."""
+
+    def fn(v: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        a, p = v["a"], v["p"]
+        return -a * (1 + p.sum(axis=1)), {"a": -1 - p.sum(axis=1), "p": np.repeat(-a[:, None], 4, axis=1)}
+
+    def terms(v: dict[str, np.ndarray], w: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        a, p = v["a"], v["p"]
+        return -a, -a[:, None] * p, {"a": -1 - (w * p).sum(axis=1), "p": -a[:, None] * w}
+
+    constrain = {"a": Positive(), "p": Interval()}
+    model = LogDensity(fn, Layout(1, 4, 1), constrain=constrain, terms=terms)
+    rng = np.random.default_rng(7)
+    points, weights = rng.normal(size=(3, 5)), rng.uniform(size=(3, 4))
+    at_top, each, gradient = model.log_terms_and_gradient(points, weights)
+    x = model.constrain(points)
+    np.testing.assert_allclose(at_top, -x["a"] + np.log(x["a"]), rtol=1e-13)
+    np.testing.assert_allclose(each, -x["a"][:, None] * x["p"] + np.log(x["p"] * (1 - x["p"])), rtol=1e-12)
+    np.testing.assert_allclose(at_top + each.sum(axis=1), model.log_density(points), rtol=1e-13)
+    for k, move in enumerate(1e-5 * np.eye(5)):
+        (above_top, above), (below_top, below) = model.log_terms(points + move), model.log_terms(points - move)
+        slope = (above_top - below_top + (weights * (above - below)).sum(axis=1)) / 2e-5
+        np.testing.assert_allclose(gradient[:, k], slope, rtol=1e-7, atol=1e-8)
+
+
 # ---- names -------------------------------------------------------------------------------------------------------
 def test_results_are_in_the_users_variables_and_labels() -> None:
     model = LogDensity(
