@@ -70,7 +70,7 @@ def test_log_likelihoods_are_those_of_scipy(make: Any, missing: bool) -> None:
     found, observed = tree["log_likelihood"][name], tree["observed_data"][name]
     assert found.dims[:2] == ("chain", "draw")
     assert found.dims[2:] == observed.dims
-    if not missing:
+    if name == "y" or (name == "returns" and not missing):
         np.testing.assert_allclose(found.values[0], logs, rtol=1e-10)
         np.testing.assert_array_equal(observed, table)
         return
@@ -92,7 +92,7 @@ def test_replicated_data_have_the_distribution_of_the_draws(make: Any, missing: 
     name, table, distribution = likelihood(model, model.constrain(point))
     found = model.replicate(np.repeat(point, n, axis=0), np.random.default_rng(0))[name]
     mean, variance, excess = (moment[0] for moment in distribution.stats("mvk"))
-    if missing:
+    if missing or name == "responses":
         order = np.argwhere(~np.isnan(table)) if name == "returns" else np.argwhere(~np.isnan(table.T))[:, ::-1]
         mean, variance, excess = (moment[tuple(order.T)] for moment in (mean, variance, excess))
     assert (np.abs(found.mean(axis=0) - mean) < 5 * np.sqrt(variance / n)).all()
@@ -104,7 +104,7 @@ def test_likelihood_and_prior_make_up_the_log_density() -> None:
     """Data given twice with the same prior: the log density differs by the likelihood."""
     model = answers(False)
     points = np.random.default_rng(0).normal(size=(4, model.dim))
-    once = model.log_likelihood(points)["responses"].sum(axis=(1, 2))
+    once = model.log_likelihood(points)["responses"].sum(axis=1)
     draws = model.constrain(points)
     prior = stats.norm.logpdf(draws["alpha"]).sum(axis=1)
     for name, scale in (("beta", "s_beta"), ("log gamma", "s_gamma")):

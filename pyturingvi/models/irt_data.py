@@ -15,21 +15,17 @@ from pyturingvi.support.arviz import labels_array
 
 
 def observation(answers: Answers, students: Labels, items: list[str]) -> Observation:
-    """A (J, K) table where it is complete, and otherwise a list of the answers with who gave them and to what."""
-    right = in_cells(answers, (answers.signs > 0).astype(np.int8))
-    who, what = labels_array(students.typed), labels_array(items)
-    if right.ndim == 2:
-        return Observation(right, ["student", "item"], {"student": ("student", who), "item": ("item", what)})
+    """A list of the answers with who gave them and to what: ArviZ's plots of right and wrong want one axis."""
     coords: Coords = {
         "answer": ("answer", np.arange(answers.n_answers)),
-        "student": ("answer", who[answers.students]),
-        "item": ("answer", what[answers.items]),
+        "student": ("answer", labels_array(students.typed)[answers.students]),
+        "item": ("answer", labels_array(items)[answers.items]),
     }
-    return Observation(right, ["answer"], coords)
+    return Observation((answers.signs > 0).astype(np.int8), ["answer"], coords)
 
 
 def log_likelihoods(answers: Answers, gamma: np.ndarray, centre: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Log probability of each answer, in the shape of `observation` behind the M draws.
+    """Log probability (M, n) of each answer in each of M draws.
 
     Discriminations gamma and easiness `beta + mu_beta` are (M, K), abilities (M, J).
     """
@@ -37,25 +33,17 @@ def log_likelihoods(answers: Answers, gamma: np.ndarray, centre: np.ndarray, alp
     for rows, logits in _logits(answers, gamma, centre, alpha):
         logits *= answers.signs
         found[rows] = log_sigmoid(np, logits)
-    return in_cells(answers, found)
+    return found
 
 
 def replicates(
     answers: Answers, gamma: np.ndarray, centre: np.ndarray, alpha: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Other answers in the place of those that were given, 1 right and 0 wrong; arguments as of `log_likelihoods`."""
+    """Other answers (M, n) in place of those given, 1 right and 0 wrong; arguments as of `log_likelihoods`."""
     found = np.empty((len(alpha), answers.n_answers), dtype=np.int8)
     for rows, logits in _logits(answers, gamma, centre, alpha):
         found[rows] = logits > rng.logistic(size=logits.shape)  # with probability 1/(1 + exp(-logit))
-    return in_cells(answers, found)
-
-
-def in_cells(answers: Answers, values: np.ndarray) -> np.ndarray:
-    """Values (..., n) of the answers as (..., J, K) where every cell has one, and otherwise as they are."""
-    shape = (answers.n_items, answers.n_students)
-    if answers.n_answers < shape[0] * shape[1]:
-        return values
-    return np.ascontiguousarray(np.swapaxes(values.reshape(*values.shape[:-1], *shape), -1, -2))
+    return found
 
 
 def _logits(
