@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from pyturingvi.diagnosis.integrated import log_marginal
 from pyturingvi.diagnosis.weights import ImportanceWeights, importance_weights
 from pyturingvi.errors import UnreliableError
+from pyturingvi.families.base import BoundFamily
 from pyturingvi.families.conditional import GlobalsAndLocals
+from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import check_draws_memory
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
-
-if TYPE_CHECKING:
-    from pyturingvi.result import Fit
 
 _TRIED, _LEAST_TRIED = 4, 1000  # draws weighted for each that is returned, and at least
 
 
-def resample(fit: Fit, n: int, seed: int, local: bool) -> dict[str, np.ndarray]:
+def resample(
+    model: Model, bound: BoundFamily, flat: np.ndarray, n: int, seed: int, local: bool
+) -> dict[str, np.ndarray]:
     """See `Fit.resample`."""
-    model, bound = fit.model, fit.family.bind(fit.model.layout)
     layout = model.layout
     tried = max(_LEAST_TRIED, _TRIED * n)
     integrated = not local and model.has_log_terms and layout.n_global > 0 and layout.n_local > 0
@@ -29,7 +27,7 @@ def resample(fit: Fit, n: int, seed: int, local: bool) -> dict[str, np.ndarray]:
     check_draws_memory(tried, max(bound.noise_dim, model.dim), "resample")
     with np.errstate(all="ignore"):
         if integrated:
-            parts = GlobalsAndLocals.of(bound, fit.params)
+            parts = GlobalsAndLocals.of(bound, flat)
             noise = np.empty((tried, layout.n_global))
             bound.base.fill(source, noise)
             points = parts.mean + noise @ parts.scale.T
@@ -37,7 +35,7 @@ def resample(fit: Fit, n: int, seed: int, local: bool) -> dict[str, np.ndarray]:
         else:
             noise, points = np.empty((tried, bound.noise_dim)), np.empty((tried, model.dim))
             bound.base.fill(source, noise)
-            work = bound.from_flat(fit.params)
+            work = bound.from_flat(flat)
             bound.transform(work, noise, points)
             ratios = np.asarray(model.log_density(points)) - np.asarray(bound.log_q(work, points))
     weights = importance_weights(ratios)

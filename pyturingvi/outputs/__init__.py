@@ -1,1 +1,1 @@
-"""What a fit is turned into: a summary, a tree for ArviZ, a file."""
+"""What a fit is turned into: draws and predictions, a summary, a tree for ArviZ, what it shows, a file."""
