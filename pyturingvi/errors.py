@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_LISTED = 50  # names in a message: items of a test may be thousands
+
 
 class PyTuringVIError(Exception):
     """Base class of every error that pyturingvi raises on purpose."""
@@ -63,4 +65,5 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
 
     near = difflib.get_close_matches(str(name), options, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return InputError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(options)}.")
+    more = f" and {len(options) - _LISTED:,} more" if len(options) > _LISTED else ""
+    return InputError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(options[:_LISTED])}{more}.")

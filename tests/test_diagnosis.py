@@ -336,6 +336,13 @@ def test_a_funnel_is_not_trusted() -> None:
         assert fit.diagnose(seed=seed).verdict == "do not trust"
 
 
+def test_a_fit_of_one_of_two_modes_is_not_called_good_without_a_word_of_others() -> None:
+    model = tv.models.LogDensity(two_modes, Layout(1, 0, 0))
+    one = fit_at(model, "full-rank", np.array([6.0, 1.0])).diagnose(n=200)
+    assert one.verdict == "good"  # its draws are those of its mode
+    assert any("cannot show another mode" in reason for reason in one.reasons)
+
+
 def test_restarts_find_the_other_mode() -> None:
     model = tv.models.LogDensity(two_modes, Layout(1, 0, 0), names=["x"])
     fit = quick_fit(model, "full-rank", tv.Adam(5e-2), n_iterations=500)

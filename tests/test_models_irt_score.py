@@ -189,3 +189,11 @@ def test_sparse_answers_give_abilities_under_the_labels_of_the_long_table():
     # the very students of the fit, scored with its items: close to what the fit itself says of them
     ability = summary["mean"][[f"alpha[{name}]" for name in scores.index]]
     assert np.corrcoef(ability, scores["mean"])[0, 1] > 0.9
+
+
+def test_an_unknown_item_is_refused_without_naming_thousands() -> None:
+    model = tv.models.ItemResponse((np.random.default_rng(0).uniform(size=(3, 2000)) < 0.5).astype(float))
+    fit = tv.fit(model, "mean-field", tv.Adam(1e-3), n_iterations=1, elbo_samples=2, progress=False, engine="numpy")
+    with pytest.raises(InputError, match=r"Unknown item 'item1O'.* and 1,950 more\.$") as caught:
+        model.score(fit, pd.DataFrame({"item1O": [1.0], "item2": [0.0]}))
+    assert len(str(caught.value)) < 1000

@@ -83,6 +83,8 @@ def judge(found: Findings) -> tuple[str, list[str]]:
         marks.append((int(found.starts.disagree), found.starts.words))
     marks += [(1, advice) for advice in found.advice]
     marks.sort(key=lambda mark: -mark[0])
+    if not marks[0][0] and not found.restart_elbos and found.starts is None:
+        marks.append((0, "Draws of one fit cannot show another mode: diagnose(seeds=[1, 2, 3]) fits from other seeds."))
     return LEVELS[marks[0][0]], [sentence for _, sentence in marks]
 
 
