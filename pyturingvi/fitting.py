@@ -25,6 +25,7 @@ from pyturingvi.optimize.loop import StopWithin
 from pyturingvi.optimize.memory import check_limit, check_memory
 from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.optimize.rules import Rule
+from pyturingvi.refine.refine import check_refinable
 from pyturingvi.result import Fit
 from pyturingvi.settings import FitSpec, Settings, finite_array, model_digest
 from pyturingvi.support.archive import digest
@@ -57,6 +58,7 @@ def fit(
     averaging: PolynomialAveraging | None = None,
     n_threads: int | None = None,
     stop_within: float | None = None,
+    refine: bool = False,
 ) -> Fit:
     """Fit a variational family to a model by stochastic maximization of the ELBO.
 
@@ -111,6 +113,10 @@ def fit(
         End after the first update whose parameters lie within this squared distance of the optimum, for experiments
         on a model that knows it (paper, section 4.1); `Fit.arrived` tells whether it came to that.
 
+    refine : bool
+        Correct the globals afterwards, with the locals integrated out: see `Fit.refine`. Refused before any work where
+        the model's locals are not independent given the globals.
+
     Returns
     -------
     Fit
@@ -135,6 +141,10 @@ def fit(
         raise InputError(f"model must be one of tv.models or come from tv.load_problem, got {type(model).__name__!r}.")
     if not isinstance(getattr(model, "layout", None), Layout):
         raise InputError(f"{model.description} needs `layout = tv.Layout(n_global, n_local, local_dim)` in its class.")
+    if not isinstance(refine, bool):
+        raise InputError(f"refine must be True or False, got {refine!r}.")
+    if refine:
+        check_refinable(model)
     settings = Settings.of(
         family=default_family(model, engine) if family is None else family,
         optimizer=optimizer,
@@ -166,7 +176,11 @@ def fit(
     )
     for problem in found.warnings:
         warnings.warn(f"{model.label}: {problem}", ConvergenceWarning, stacklevel=2)
-    return found
+    if not refine or found.status in ("diverged", "interrupted"):
+        return found
+    refined = found.refine(seed=settings.seed, progress=progress)
+    refined.warnings = [*found.warnings, *refined.warnings]
+    return refined
 
 
 def run(

@@ -14,6 +14,7 @@ from targets import fit_at
 import pyturingvi as tv
 from pyturingvi.diagnosis.integrated import LocalIntegrals
 from pyturingvi.diagnosis.nodes import Rule
+from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.errors import InputError
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.refine.proposals import (
@@ -25,6 +26,7 @@ from pyturingvi.refine.proposals import (
     mixture_through,
     surrogate_through,
 )
+from pyturingvi.refine.weighted_draws import WeightedDraws
 
 
 def default_fit(model: Any, **settings: Any) -> tv.Fit:
@@ -193,6 +195,26 @@ def test_a_surrogate_has_the_bend_of_the_prior() -> None:
     assert surrogate_through(funnel, frame, z[:15], log_p(z[:15])) is None
 
 
+def test_without_a_prior_that_costs_nothing_a_mixture_finds_the_tails() -> None:
+    """A normal density from draws of another one, which its log total shows: 0 where it is normalized."""
+    target = stats.multivariate_normal([0.5, -1.0], [[2.0, 0.6], [0.6, 0.8]])
+    draws = WeightedDraws(target.logpdf, None, 0)
+    draws.draw_from(Gaussian(np.zeros(2), 0.7 * np.eye(2)), 1000)
+    assert len(draws.drawn) > 1
+    total, error = draws.log_total()
+    assert error < 0.05
+    assert total == pytest.approx(0, abs=4 * error)
+    weights = importance_weights(draws.log_ratios)
+    np.testing.assert_allclose(weights.mean(draws.z), [0.5, -1.0], atol=0.15)
+    q = stats.multivariate_normal(np.zeros(2), 0.49 * np.eye(2))
+    precision = np.linalg.inv(target.cov)
+    expected = -0.5 * (0.49 * np.trace(precision) + target.mean @ precision @ target.mean) - 0.5 * np.log(
+        (2 * np.pi) ** 2 * np.linalg.det(target.cov)
+    )
+    bound, bound_error = draws.bound()
+    assert bound == pytest.approx(expected + q.entropy(), abs=4 * bound_error)
+
+
 # ---- against NUTS ---------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def groups() -> tuple[tv.Fit, tv.Fit]:
@@ -342,6 +364,17 @@ def test_weights_that_prove_nothing_are_not_used() -> None:
     assert len(set(refined.refined.weights[used])) == 1
     assert np.isfinite(refined.sample(10)["z"]).all()
     assert refined.diagnose(n=100).verdict != "good"
+
+
+def test_fit_refines_at_once_or_refuses_before_any_work(poisson: Any) -> None:
+    fit = default_fit(poisson)
+    at_once = default_fit(poisson, refine=True)
+    assert at_once.refined is not None
+    np.testing.assert_array_equal(at_once.params, fit.refine(progress=False).params)
+    with pytest.raises(InputError, match=r"refine cannot help .*StochasticVolatility"):
+        tv.fit(tv.models.StochasticVolatility(np.random.default_rng(7).normal(size=(12, 2))), refine=True)
+    with pytest.raises(InputError, match="refine must be True or False"):
+        tv.fit(poisson, refine=3)  # type: ignore[arg-type]
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------------

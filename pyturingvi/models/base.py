@@ -314,7 +314,10 @@ class Model(Named, Observes, ABC):
         return self._log_terms_and_gradient(points, xp.ones((len(points), self.layout.n_local)))[:2]
 
     def _global_term(self, z: Array) -> Array:
-        """The global term (M,) of `log_terms` at global points (M, d_z), which need no locals."""
+        """The global term (M,) of `log_terms` at global points (M, d_z).
+
+        A class that defines it, without the work of the locals, lets `Fit.refine` draw from the prior's own shape.
+        """
         points = namespace_of(z).zeros((len(z), self.dim))
         points[:, : z.shape[1]] = z
         return self._log_terms(points)[0]

@@ -107,6 +107,10 @@ class IsotropicGaussian(Model):
         blocks = logs[:, layout.n_global :].reshape(points.shape[0], layout.n_local, layout.local_dim)
         return logs[:, : layout.n_global].sum(axis=1), blocks.sum(axis=2)
 
+    def _global_term(self, z: Array) -> Array:
+        square = ((z - self.mean) ** 2).sum(axis=1) / self.variance
+        return -0.5 * (square + z.shape[1] * (LOG_2PI + float(np.log(self.variance))))
+
     def _log_terms_and_gradient(self, points: Array, weights: Array) -> tuple[Array, Array, Array]:
         layout, wide = self.layout, points.astype(np.float64)
         gradient = namespace_of(points).empty_like(wide)

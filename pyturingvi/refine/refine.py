@@ -27,6 +27,7 @@ from pyturingvi.refine.refinement import LEAST_SHARE, Refinement
 from pyturingvi.refine.weighted_draws import WeightedDraws
 from pyturingvi.settings import FitSpec, Settings
 from pyturingvi.support.parallel import Workers, available_cores
+from pyturingvi.support.registry import defines
 
 if TYPE_CHECKING:
     from pyturingvi.result import Fit
@@ -38,6 +39,7 @@ _SAME = 0.05  # nats: spread over z of what twice the nodes change, which is wha
 _CHECKED = 16  # globals at which integrals are compared with twice the nodes
 _LOCALS_AT = 128  # globals over which the locals' moments are taken
 _MOST_UPDATES = 1000
+_SMALL = 50  # variables up to which a global term may be had by way of all log terms, a million times
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,10 @@ class _Stepping:
 
     def _weigh(self, rule: Rule, n_draws: int, n_steps: int) -> Refinement:
         """Weighted draws of q(z), and of what is nearer to the posterior where that can be had."""
-        draws = WeightedDraws(lambda z: self._integrals(rule, z), self.model._global_term, self.seed)
+        model = self.model
+        cheap = defines(model, "_global_term") or model.dim <= _SMALL
+        prior = model._global_term if cheap else None
+        draws = WeightedDraws(lambda z: self._integrals(rule, z), prior, self.seed)
         draws.draw_from(Gaussian(self.mean, self.scale), n_draws)
         found = importance_weights(draws.log_ratios)
         weighted = found.reliable and found.ess >= LEAST_SHARE * n_draws

@@ -31,13 +31,13 @@ class WeightedDraws:
     ----------
     log_p : callable
         Integrated log density (n,) at z (n, d), which is dear.
-    prior : callable
-        The global term (n,) at z (n, d), which is not.
+    prior : callable or None
+        The global term (n,) at z (n, d), where that is not.
     seed : int
     """
 
     def __init__(
-        self, log_p: Callable[[np.ndarray], np.ndarray], prior: Callable[[np.ndarray], np.ndarray], seed: int
+        self, log_p: Callable[[np.ndarray], np.ndarray], prior: Callable[[np.ndarray], np.ndarray] | None, seed: int
     ) -> None:
         self.log_p, self.prior, self.seed = log_p, prior, seed
         self.z = np.empty((0, 0))
@@ -64,7 +64,7 @@ class WeightedDraws:
         source = generator(np, self.seed, SAMPLE_STREAM, 8)
         half = n // 2
         self._add(q.draw(half, source), q)
-        surrogate = surrogate_through(self.prior, q, self.z, self.logs)
+        surrogate = None if self.prior is None else surrogate_through(self.prior, q, self.z, self.logs)
         found = None if surrogate is None else draw_surrogate(surrogate, n - half, source)
         if found is None:
             self._add(q.draw(n - half, source), q)
