@@ -195,8 +195,8 @@ def finite_array(name: str, value: Any) -> np.ndarray:
     return array
 
 
-# kinds of labels, which came to the state later, and what a machine chose
-_UNDIGESTED = r"(?!data:).*_dtype|ad_chosen"
+# kinds of labels, which came to the state later, and what a machine chose or compiled
+_UNDIGESTED = r"(?!data:).*_dtype|ad_chosen|exported_\w+"
 
 
 def model_digest(model: Model) -> str:

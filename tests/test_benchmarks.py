@@ -17,7 +17,7 @@ import pyturingvi as tv
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
-SCRIPTS = ["against_commit", "engines", "iteration_time", "scaling", "sparse_answers", "time_to_answer"]
+SCRIPTS = ["against_commit", "engines", "front_doors", "iteration_time", "scaling", "sparse_answers", "time_to_answer"]
 
 
 @pytest.fixture(autouse=True)

@@ -68,6 +68,23 @@ def test_jax_stays_in_32_bits_elsewhere_and_single_points_come_back(schools: tv.
     assert not jax.config.jax_enable_x64
 
 
+def test_arrays_may_be_used_in_32_bits_before_and_after() -> None:
+    """JAX remembers a NumPy array in the bits in which a traced function holds it."""
+    data = np.arange(8.0) + 0.1
+
+    def density(x: Any) -> Any:
+        return -jnp.sum((x - data) ** 2)
+
+    narrow = jax.jit(density)
+    assert narrow(jnp.zeros(8)).dtype == np.float32
+    model = tv.models.Jax(density, np.zeros(8))
+    assert model.log_density(np.zeros(8))[0] == pytest.approx(-(data**2).sum(), rel=1e-15)
+    assert (jnp.float32(2) * data).dtype == jnp.sum(data).dtype == narrow(jnp.ones(8)).dtype == np.float32
+    fresh = np.arange(4.0)
+    tv.models.Jax(lambda x: -jnp.sum((x - fresh) ** 2), np.zeros(4))
+    np.testing.assert_array_equal(jnp.float32(2) * fresh, 2 * np.arange(4))
+
+
 def test_nothing_compiles_anew_for_another_number_of_points() -> None:
     traced = []
 

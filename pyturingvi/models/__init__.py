@@ -9,6 +9,7 @@ from pyturingvi.models.gaussian import IsotropicGaussian
 from pyturingvi.models.irt import ItemResponse
 from pyturingvi.models.jax import Jax
 from pyturingvi.models.log_density import LogDensity
+from pyturingvi.models.numpyro import NumPyro
 from pyturingvi.models.rpoisson import RobustPoisson
 from pyturingvi.models.turing import Turing
 from pyturingvi.models.volatility import StochasticVolatility
@@ -19,6 +20,7 @@ __all__ = [
     "Jax",
     "LogDensity",
     "Model",
+    "NumPyro",
     "RobustPoisson",
     "StochasticVolatility",
     "Turing",
@@ -26,7 +28,7 @@ __all__ = [
 ]
 
 
-for _class in (IsotropicGaussian, ItemResponse, Jax, LogDensity, RobustPoisson, StochasticVolatility, Turing):
+for _class in (IsotropicGaussian, ItemResponse, Jax, LogDensity, NumPyro, RobustPoisson, StochasticVolatility, Turing):
     Model.registry.add(_class)
 
 

@@ -66,7 +66,7 @@ class Model(Named, Observes, ABC):
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     thread_safe: ClassVar[bool] = False
     default_family: str = "structured"
-    no_log_terms: ClassVar[str] = "its class does not define how the log density splits (`_log_terms`)"
+    no_log_terms: str = "its class does not define how the log density splits (`_log_terms`)"
     layout: Layout
     label: str
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
+from pyturingvi.models.axes import read_axes
 from pyturingvi.models.base import Model
 from pyturingvi.models.interactions import Variable
-from pyturingvi.models.labels import Labels, labels_of
+from pyturingvi.models.labels import Labels
 from pyturingvi.models.parts import take_natural
 from pyturingvi.models.structure import Structure, find_structure
 from pyturingvi.support.array_namespace import Array, namespace_of
@@ -33,7 +34,7 @@ class ForeignModel(Model):
     """A log density of another library, in that library's order of variables.
 
     A subclass calls `_settle` once it can evaluate itself, defines `_evaluate`, and, where its natural space is not the
-    unconstrained one, `_describe_naturals`, `_natural_values` and `_flat_values`. Points of these methods are in the
+    unconstrained one, `_natural_axes`, `_natural_values` and `_flat_values`. Points of these methods are in the
     library's order, those of the public ones in the layout's. It defines `get_state` and `from_state` too.
 
     Attributes
@@ -68,6 +69,13 @@ class ForeignModel(Model):
         variables: in the library's order. labels: one for each of their coordinates. coords: labels along named axes.
         """
         self.label = self._title = title
+        self._variables = tuple(variables)
+        axes = self._natural_axes()
+        shapes, dims = (
+            {name: shape for name, (_, shape) in axes.items()},
+            {name: dims for name, (dims, _) in axes.items()},
+        )
+        self._coords = read_axes(shapes, dims, None, coords, self.door).labels
         found = find_structure(variables, lambda points: self._evaluate(points)[1], local, self.door)
         self._take(variables, found, labels)
         probe = np.random.default_rng(0).normal(0.0, 0.1, (2, self.dim))
@@ -79,7 +87,6 @@ class ForeignModel(Model):
             )
         self._probed = [_rounded(value), _rounded(slope)]
         self._naturals = self._describe_naturals()
-        self._coords = self._label_axes(coords or {})
         print(f"pyturingvi: {title}: {found.words}", file=sys.stderr)
 
     def _take(self, variables: Sequence[Variable], found: Structure, labels: Sequence[str] | None) -> None:
@@ -88,33 +95,15 @@ class ForeignModel(Model):
         every = labels or [label for variable in variables for label in element_labels(variable.name, variable.shape)]
         self._global_labels = [every[place] for place in self._order[: self.layout.n_global]]
 
-    def _label_axes(self, coords: Mapping[str, Any]) -> dict[str, Labels]:
-        """Labels along each axis: those given, or 0, 1, ..."""
-        found: dict[str, Labels] = {}
-        for natural in self._naturals.values():
-            for axis, size in zip(natural.dims, natural.shape, strict=True):
-                found[axis] = Labels(list(range(size)))
-        for axis, given in coords.items():
-            if axis not in found:
-                raise InputError(
-                    f"{self.door}: coords: no variable has an axis {axis!r}; there are {', '.join(found)}."
-                )
-            import pandas as pd
-
-            labels = labels_of(pd.Index(given))
-            if len(labels.plain) != len(found[axis].plain):
-                raise InputError(
-                    f"{self.door}: coords: {axis!r} needs {len(found[axis].plain)} labels, got {len(labels.plain)}."
-                )
-            found[axis] = labels
-        return found
+    def _natural_axes(self) -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
+        """Names and lengths of the axes of each natural variable; here of those of the unconstrained space."""
+        return {one.name: (axis_names(one.name, one.axes, len(one.shape)), one.shape) for one in self._variables}
 
     def _describe_naturals(self) -> dict[str, Natural]:
-        """Each natural variable; here those of the unconstrained space."""
-        return {
-            variable.name: Natural(variable.shape, axis_names(variable), variable.name not in self.local)
-            for variable in self._variables
-        }
+        """Each natural variable, globals first."""
+        axes = self._natural_axes()
+        names = sorted(axes, key=lambda name: name in self.local)
+        return {name: Natural(axes[name][1], axes[name][0], name not in self.local) for name in names}
 
     # ---- what a subclass defines ----------------------------------------------------------------------------
     @abstractmethod
@@ -241,10 +230,9 @@ def element_labels(name: str, shape: tuple[int, ...]) -> list[str]:
     return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)] if shape else [name]
 
 
-def axis_names(variable: Variable) -> tuple[str, ...]:
-    """The names of its axes; of one without, the variable's own with a number."""
-    named = variable.axes or ("",) * len(variable.shape)
-    return tuple(axis or f"{variable.name}_dim_{k}" for k, axis in enumerate(named))
+def axis_names(name: str, axes: Sequence[str], count: int) -> tuple[str, ...]:
+    """The names of a variable's axes; of one without, the variable's own with a number."""
+    return tuple(axis or f"{name}_dim_{k}" for k, axis in enumerate(axes or [""] * count))
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.models.foreign import ForeignModel
 from pyturingvi.models.interactions import Variable
-from pyturingvi.models.jax_batches import Batched, in_64_bits
+from pyturingvi.models.jax_batches import Batched, traced
 from pyturingvi.support.extras import require
 
 
@@ -54,7 +54,7 @@ class Jax(ForeignModel):
 
     name: ClassVar[str] = "jax"
     door: ClassVar[str] = "Jax"
-    no_log_terms: ClassVar[str] = "a JAX function does not tell how it splits"
+    no_log_terms: str = "a JAX function does not tell how it splits"
 
     def __init__(self, log_density: Callable[[Any], Any], example: Any, local: Any = None) -> None:
         jax = require("jax", "jax", "tv.models.Jax")
@@ -80,8 +80,8 @@ class Jax(ForeignModel):
         jax = require("jax", "jax", "tv.models.Jax")
         dim = sum(variable.size for variable in self._variables)
         try:
-            with in_64_bits():
-                found = jax.eval_shape(self._at, jax.ShapeDtypeStruct((dim,), np.float64))
+            shape = jax.ShapeDtypeStruct((dim,), np.float64)
+            found = traced(lambda: jax.eval_shape(lambda point: self._at(point), shape))
         except Exception as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else ""
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -36,19 +37,63 @@ class Batched:
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        jax: Any = importlib.import_module("jax")
-        self._call: Any = jax.jit(jax.vmap(function))
+        self._function = function
+        self._call: Any = None
 
     def __call__(self, points: np.ndarray) -> Any:
         with in_64_bits():
-            return _in_pieces(self._call, points, batch_size)
+            return _in_pieces(self._compiled(points.shape[1]), points, batch_size)
+
+    def _compiled(self, dim: int) -> Any:
+        if self._call is None:
+            jax: Any = importlib.import_module("jax")
+            self._call = jax.jit(jax.vmap(_with_own_constants(self._function, dim)))
+        return self._call
 
     def export(self, dim: int) -> bytes:
         """The function for batches of 256 points, as bytes that `exported` calls without its source."""
         jax_export: Any = importlib.import_module("jax.export")
         with in_64_bits():
             shape = importlib.import_module("jax").ShapeDtypeStruct((_MOST, dim), np.float64)
-            return bytes(jax_export.export(self._call, platforms=("cpu",))(shape).serialize())
+            return bytes(jax_export.export(self._compiled(dim), platforms=("cpu",))(shape).serialize())
+
+
+def traced(call: Callable[[], Any], constants_of: Callable[[Any], list[Any]] = lambda found: []) -> Any:
+    """What `call` gives in 64 bits, where it traces a function of the user's.
+
+    JAX (0.10 at least) remembers in how many bits a traced function holds a NumPy array, as long as that function
+    lives. Arrays that the user's own code has used in 32 bits would be refused, or cut: JAX is made to forget them.
+    """
+    jax: Any = importlib.import_module("jax")
+    with in_64_bits():
+        try:
+            found = call()
+        except TypeError:
+            found = None
+        if found is not None and not _any_in_32_bits(constants_of(found)):
+            return found
+        found = None  # what holds such an array keeps the memory alive
+        jax.clear_caches()
+        gc.collect()
+        return call()
+
+
+def _any_in_32_bits(constants: list[Any]) -> bool:
+    return any(isinstance(one, np.ndarray) and one.dtype == np.float32 for one in constants)
+
+
+def _with_own_constants(function: Callable[[Any], Any], dim: int) -> Callable[[Any], Any]:
+    """The function of a (d,) array with copies of the NumPy arrays that it holds, for the user's own use of these: see
+    `traced`."""
+    jax: Any = importlib.import_module("jax")
+    shape = jax.ShapeDtypeStruct((dim,), np.float64)
+    # a function object of its own at each call: JAX keeps what it has traced as long as that lives
+    found, outputs = traced(
+        lambda: jax.make_jaxpr(lambda point: function(point), return_shape=True)(shape), lambda made: made[0].consts
+    )
+    constants = [np.array(one) if isinstance(one, np.ndarray) else one for one in found.consts]
+    inner, tree = found.jaxpr, jax.tree_util.tree_structure(outputs)
+    return lambda point: tree.unflatten(jax.core.eval_jaxpr(inner, constants, point))
 
 
 def exported(content: bytes) -> Callable[[np.ndarray], Any]:

@@ -76,7 +76,7 @@ class LogDensity(Model):
 
     name: ClassVar[str] = "log_density"
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
-    no_log_terms: ClassVar[str] = "fn alone does not define how it splits; pass `terms=` to LogDensity"
+    no_log_terms: str = "fn alone does not define how it splits; pass `terms=` to LogDensity"
 
     def __init__(
         self,

@@ -85,7 +85,7 @@ class StochasticVolatility(OnePassModel):
 
     name: ClassVar[str] = "volatility"
     default_family: str = "markov"
-    no_log_terms: ClassVar[str] = "each time's volatility depends on that of the time before, also given the globals"
+    no_log_terms: str = "each time's volatility depends on that of the time before, also given the globals"
 
     def __init__(self, returns: Any) -> None:
         self._set_up(*read_returns(returns))

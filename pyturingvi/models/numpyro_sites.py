@@ -1,0 +1,213 @@
+"""What a NumPyro model's trace says of its variables: names, shapes, plates, transforms; and what cannot be fitted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyturingvi.errors import InputError
+from pyturingvi.models.foreign import element_labels
+from pyturingvi.models.interactions import Variable
+from pyturingvi.models.jax_batches import traced
+from pyturingvi.support.extras import require
+
+
+@dataclass(frozen=True)
+class Site:
+    """A latent or deterministic site, in the model's own space."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]  # plates, and names from `infer={"event_dims": ...}`; "" where there is none
+    latent: bool
+
+
+@dataclass(frozen=True)
+class Sites:
+    """A model with its arguments, and what stands in its trace.
+
+    Attributes
+    ----------
+    seeded : callable
+        The model as NumPyro's functions take it.
+    latents : tuple of Variable
+        In unconstrained space, in the order of the trace.
+    labels : list of str
+        For each unconstrained coordinate: `mu`, `log tau`, or `unconstrained rho` for other transforms.
+    found : tuple of Site
+        Latent and deterministic sites.
+    """
+
+    seeded: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    latents: tuple[Variable, ...]
+    labels: list[str]
+    found: tuple[Site, ...]
+
+    @classmethod
+    def of(cls, model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sites:
+        """Run the model once, and read its trace; an InputError for what cannot be fitted."""
+        handlers, util = numpyro_module("numpyro.handlers"), numpyro_module("numpyro.infer.util")
+        seeded = handlers.seed(model, rng_seed=0)
+        # copies: JAX may remember an array's 64 bits where the user's own code runs in 32
+        copied = numpyro_module("jax").tree_util.tree_map(
+            lambda leaf: np.array(leaf) if type(leaf) is np.ndarray else leaf, (args, dict(kwargs))
+        )
+        args, kwargs = copied
+        trace: dict[str, Any] = {}
+
+        def unconstrained_values() -> Any:
+            trace.update(handlers.trace(seeded).get_trace(*args, **kwargs))
+            values = {name: site["value"] for name, site in trace.items() if is_latent(site)}
+            refuse_what_has_no_gradient(trace)
+            return util.unconstrain_fn(seeded, args, kwargs, values)
+
+        try:  # shapes alone: nothing is computed
+            free = traced(lambda: numpyro_module("jax").eval_shape(lambda: unconstrained_values()))
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"NumPyro: the model cannot be run with these args and kwargs: {type(error).__name__}: {error}"
+            ) from error
+        latent = {name: site for name, site in trace.items() if is_latent(site)}
+        if not latent:
+            raise InputError("NumPyro: the model has no latent variable: each of its sample sites is observed.")
+        variables, labels = [], []
+        for name, site in latent.items():
+            shape = tuple(int(size) for size in free[name].shape)
+            axes = _axis_names(site, shape, with_events=shape == np.shape(site["value"]))
+            variables.append(Variable(name, shape, axes))
+            labels += element_labels(_free_name(site), shape)
+        found = []
+        for name, site in trace.items():
+            if is_latent(site) or site["type"] == "deterministic":
+                shape = tuple(int(size) for size in np.shape(site["value"]))
+                found.append(Site(name, shape, _axis_names(site, shape, with_events=True), is_latent(site)))
+        return cls(seeded, args, dict(kwargs), tuple(variables), labels, tuple(found))
+
+    # ---- functions of one point, for JAX ----------------------------------------------------------------------
+    def split(self, point: Any) -> dict[str, Any]:
+        """Unconstrained values by name, of a (d,) array."""
+        values, offset = {}, 0
+        for variable in self.latents:
+            values[variable.name] = point[offset : offset + variable.size].reshape(variable.shape)
+            offset += variable.size
+        return values
+
+    def log_density(self, point: Any) -> Any:
+        """Log density at a (d,) array, log-Jacobians included."""
+        util = numpyro_module("numpyro.infer.util")
+        return -util.potential_energy(self.seeded, self.args, self.kwargs, self.split(point))
+
+    def terms(self, point: Any) -> Any:
+        """The log density at a (d,) array as a flat array of its terms: one for each element of each site's batch."""
+        jnp, handlers = numpyro_module("jax.numpy"), numpyro_module("numpyro.handlers")
+        biject_to = numpyro_module("numpyro.distributions.transforms").biject_to
+        independent = numpyro_module("numpyro.distributions").Independent
+        free, found = self.split(point), []
+
+        def value_of(site: Any) -> Any:
+            if site["name"] not in free:
+                return None
+            transform = biject_to(site["fn"].support)
+            value = transform(free[site["name"]])
+            found.append(transform.log_abs_det_jacobian(free[site["name"]], value))
+            return value
+
+        substituted = handlers.substitute(self.seeded, substitute_fn=value_of)
+        for site in handlers.trace(substituted).get_trace(*self.args, **self.kwargs).values():
+            if site["type"] == "sample":
+                distribution = site["fn"]
+                while isinstance(distribution, independent):
+                    distribution = distribution.base_dist
+                scale = 1.0 if site["scale"] is None else site["scale"]
+                found.append(scale * distribution.log_prob(site["value"]))
+        return jnp.concatenate([jnp.ravel(one) for one in found])
+
+    def constrained(self, point: Any) -> dict[str, Any]:
+        """Latent and deterministic sites at a (d,) array, in the model's own space."""
+        util = numpyro_module("numpyro.infer.util")
+        return dict(
+            util.constrain_fn(self.seeded, self.args, self.kwargs, self.split(point), return_deterministic=True)
+        )
+
+    def unconstrained(self, natural: Any) -> Any:
+        """The point (d,) of latent sites in the model's own space, one after the other in a flat array."""
+        jnp, util = numpyro_module("jax.numpy"), numpyro_module("numpyro.infer.util")
+        values, offset = {}, 0
+        for site in self.found:
+            if site.latent:
+                size = math.prod(site.shape)
+                values[site.name] = natural[offset : offset + size].reshape(site.shape)
+                offset += size
+        found = util.unconstrain_fn(self.seeded, self.args, self.kwargs, values)
+        return jnp.concatenate([found[variable.name].ravel() for variable in self.latents])
+
+
+def numpyro_module(name: str) -> Any:
+    """A module of NumPyro, or an EngineError that names the extra."""
+    return require(name, "numpyro", "tv.models.NumPyro")
+
+
+def is_latent(site: Mapping[str, Any]) -> bool:
+    """Whether a site is a sample site without data."""
+    return bool(site["type"] == "sample" and not site["is_observed"])
+
+
+def refuse_what_has_no_gradient(trace: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise InputError for sites that a variational family over real numbers cannot hold."""
+    for name, site in trace.items():
+        if site["type"] in ("param", "mutable"):
+            raise InputError(
+                f"NumPyro: {name!r} is a numpyro.{site['type']}, a value without a distribution. Give it a prior with "
+                "numpyro.sample."
+            )
+        if site["type"] == "plate" and len(site["value"]) != site["args"][0]:
+            raise InputError(
+                f"NumPyro: the plate {name!r} takes {len(site['value'])} of {site['args'][0]} rows. A fit takes all of "
+                "them at each update: leave subsample_size out."
+            )
+        if is_latent(site):
+            kind = type(site["fn"]).__name__
+            if kind == "Delta":
+                raise InputError(
+                    f"NumPyro: {name!r} has a Delta distribution; use numpyro.deterministic for its value."
+                )
+            if site["fn"].support.is_discrete:
+                raise InputError(
+                    f"NumPyro: {name!r} is discrete ({kind}) and not observed, so that there is no gradient. Sum it "
+                    "out of the model, e.g. by numpyro.distributions.MixtureSameFamily, or observe it."
+                )
+
+
+def _axis_names(site: Mapping[str, Any], shape: tuple[int, ...], *, with_events: bool) -> tuple[str, ...]:
+    """The plate of each axis, or the name that `infer={"event_dims": [...]}` gives; "" where there is none."""
+    names = [""] * len(shape)
+    n_event = int(site["fn"].event_dim) if "fn" in site else 0
+    n_batch = len(shape) - n_event if with_events else len(getattr(site["fn"], "batch_shape", ()))
+    for frame in site.get("cond_indep_stack") or ():
+        axis = n_batch + frame.dim
+        if 0 <= axis < len(shape) and shape[axis] == frame.size:
+            names[axis] = str(frame.name)
+    events = list((site.get("infer") or {}).get("event_dims", ()))
+    if with_events and events and len(events) == n_event:
+        names[n_batch:] = [str(name) for name in events]
+    return tuple(names)
+
+
+def _free_name(site: Mapping[str, Any]) -> str:
+    """What an unconstrained coordinate of a site is called."""
+    transforms = numpyro_module("numpyro.distributions.transforms")
+    transform = transforms.biject_to(site["fn"].support)
+    while hasattr(transform, "base_transform"):
+        transform = transform.base_transform
+    name = str(site["name"])
+    if isinstance(transform, transforms.IdentityTransform):
+        return name
+    return f"log {name}" if isinstance(transform, transforms.ExpTransform) else f"unconstrained {name}"
