@@ -14,26 +14,17 @@ from model_checks import (
     assert_survives_pickle_and_state,
     unit_directions,
 )
-from response_tables import make_points, make_sparse_table
+from response_tables import both_forms, make_points, make_sparse_table
 
 import pyturingvi as tv
 from pyturingvi.errors import InputError
 from pyturingvi.models import irt_sparse
 from pyturingvi.models.irt import ItemResponse
-from pyturingvi.models.irt_answers import Answers
 from pyturingvi.models.irt_sparse import SparseTable
 from pyturingvi.models.irt_tables import DenseTable
 from pyturingvi.settings import model_digest
 
 COLUMNS = {"student": "who", "item": "what", "response": "right"}
-
-
-def both_forms(table):
-    """A model that keeps its answers as a list, and one of the same answers that keeps a table of all cells."""
-    listed, whole = ItemResponse(table), ItemResponse(table)
-    listed._set_up(SparseTable(Answers.of_codes(whole.responses)))
-    whole._set_up(DenseTable(listed.responses))
-    return listed, whole
 
 
 def as_long(table, seed=0):

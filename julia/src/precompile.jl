@@ -3,14 +3,16 @@
 @setup_workload begin
     rows, counts, returns = [0.5 -0.5 1.0; 1.0 0.2 -1.0], [3.0, 0.0, 2.0], [0.1 -0.3 0.2 0.5; 0.4 0.2 -0.1 0.3]
     missing_cells, complete = Int8[1 -1 0; -1 1 1], Int8[1 -1 1; -1 1 1]
+    starts, students, answers = Int64[0, 2, 5], Int32[0, 1, 0, 1, 2], Int8[1, -1, -1, 1, 1]
     address(array) = Int(pointer(array))
     @compile_workload begin
-        GC.@preserve rows counts returns missing_cells complete begin
+        GC.@preserve rows counts returns missing_cells complete starts students answers begin
             models = (
                 gaussian_model(2, 3, 2, 5.0, 0.1),
                 rpoisson_model(address(rows), address(counts), address(counts), 3, 2),
                 irt_model(address(missing_cells), 3, 2),
                 irt_model(address(complete), 3, 2),
+                sparse_irt_model(address(starts), address(students), address(answers), 3, 2),
                 volatility_model(address(returns), 4, 2),
             )
         end

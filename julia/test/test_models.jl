@@ -5,6 +5,7 @@ const MODELS = [
     P.RobustPoisson([0.5 1.0; -0.5 0.2; 1.0 -1.0], [3.0, 0.0, 2.0], [0.0, 0.1, -0.2]),
     P.ItemResponse([1.0 -1.0 0.0; -1.0 1.0 1.0]),
     P.StochasticVolatility([0.1 -0.3 0.2 0.5; 0.4 0.2 -0.1 0.3; -0.2 0.1 0.3 -0.4]),
+    P.ItemResponse(P.Answers([1.0 -1.0 0.0; -1.0 1.0 1.0])),
 ]
 
 @testset "Zygote equals central differences: $(nameof(typeof(model)))" for model in MODELS

@@ -16,6 +16,7 @@ const TURING_CASES = [
     "volatility" => P.StochasticVolatility([0.1 -0.3 0.2 0.5; 0.4 0.2 -0.1 0.3; -0.2 0.1 0.3 -0.4]),
     "volatility, one series" => P.StochasticVolatility([0.1 -0.3 0.2 0.5 0.1]),
     "volatility, 6 x 10" => P.StochasticVolatility(0.5 .* randn(MersenneTwister(4), 6, 10)),
+    "irt, answers" => P.ItemResponse(P.Answers(random_signs(MersenneTwister(3), 6, 15))),
 ]
 
 @testset "the Turing form equals the vectorized log density: $name" for (name, model) in TURING_CASES

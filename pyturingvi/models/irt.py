@@ -206,8 +206,15 @@ class ItemResponse(OnePassModel):
         return {"item": list(self._items), "student": self._students.typed}
 
     def to_julia(self, runtime: Runtime) -> Any:
+        shape = self.n_students, self.n_items
+        if isinstance(self._table, SparseTable):
+            answers = self._table.answers()
+            parts = answers.starts, answers.students, answers.signs
+            kinds = np.int64, np.int32, np.int8
+            arrays = [np.ascontiguousarray(part, dtype=kind) for part, kind in zip(parts, kinds, strict=True)]
+            return runtime.call(runtime.module.sparse_irt_model, *map(address_of, arrays), *shape)
         signs = np.ascontiguousarray(self._table.signs().T)
-        return runtime.call(runtime.module.irt_model, address_of(signs), *signs.shape)
+        return runtime.call(runtime.module.irt_model, address_of(signs), *shape)
 
     def get_state(self) -> dict[str, Any]:
         labels = {**self._students.to_state("students"), "items": list(self._items)}

@@ -1,22 +1,35 @@
 """
 Two-parameter logistic item response model (paper, "Item Response Theory").
 
-`signs` is items x students: +1 right, -1 wrong, 0 missing. Globals: `[mu_beta, log s_beta, log s_gamma,
-log gamma_1..K, beta_1..K]`; the local of student j is the ability `alpha_j`.
+`signs` is items x students: +1 right, -1 wrong, 0 missing; where few cells are there, a list of `Answers`. Globals:
+`[mu_beta, log s_beta, log s_gamma, log gamma_1..K, beta_1..K]`; the local of student j is the ability `alpha_j`.
 """
 struct ItemResponse{A<:AbstractMatrix} <: Model
     layout::Layout
     signs::A
 end
 
+irt_layout(signs::AbstractMatrix) = Layout(3 + 2 * size(signs, 1), size(signs, 2), 1)
+
+ItemResponse(answers::Answers) = ItemResponse(irt_layout(answers), answers)
+
 function ItemResponse(signs::AbstractMatrix)
-    layout = Layout(3 + 2 * size(signs, 1), size(signs, 2), 1)
+    layout = irt_layout(signs)
     on_host(signs) || return ItemResponse(layout, signs)
     # one byte a cell, and the students of an item side by side: the order in which the CPU's sums run
     return ItemResponse(layout, transpose(Matrix{Int8}(transpose(signs))))
 end
 
 irt_model(signs::Int, n_students::Int, n_items::Int) = ItemResponse(copy(memory(Int8, signs, n_items, n_students)))
+
+"""From Python's list of answers, whose numbers count from 0."""
+function sparse_irt_model(starts::Int, students::Int, signs::Int, n_students::Int, n_items::Int)
+    places = memory(Int64, starts, n_items + 1) .+ 1
+    n = last(places) - 1
+    return ItemResponse(
+        Answers(n_students, places, memory(Int32, students, n) .+ Int32(1), copy(memory(Int8, signs, n)))
+    )
+end
 
 beside(model::ItemResponse, flat::AbstractVector) = ItemResponse(model.layout, beside(Matrix(model.signs), flat))
 
@@ -41,7 +54,7 @@ function cells_of_point(model::ItemResponse, log_gamma::AbstractVector, centre::
     return -vec(sum(abs.(model.signs) .* softplus.(-model.signs .* logits); dims=(1, 2)))
 end
 
-# ---- in place, on the CPU -------------------------------------------------------------------------------------------
+# ---- in place, on the CPU: a table ----------------------------------------------------------------------------------
 const HostItemResponse = ItemResponse{<:LinearAlgebra.Transpose{Int8,Matrix{Int8}}}
 
 scratch(model::HostItemResponse, ::Type{T}) where {T<:Union{Float32,Float64}} = ResponseBuffers{T}(parent(model.signs))
@@ -127,8 +140,66 @@ function log_density_and_gradient!(
     return nothing
 end
 
+panels_of(buffers::ResponseBuffers, half_gamma::AbstractVector, alpha::AbstractVector) =
+    buffers.complete ? Panels(half_gamma, alpha) : Panels(0.0, 1.0, 0)
+
+"""What the ability moments add to a point's logits: with `centre_logits`, `sum s h` of a complete table."""
+signed_logits(buffers::ResponseBuffers, p::Int) = dot(view(buffers.half_gamma, :, p), view(buffers.ability_moments, :, p))
+centre_logits(buffers::ResponseBuffers, p::Int) = dot(view(buffers.half_centre, :, p), buffers.right_minus_wrong)
+
+# ---- in place, on the CPU: a list of answers ------------------------------------------------------------------------
+function scratch(model::ItemResponse{Answers}, ::Type{T}) where {T<:Union{Float32,Float64}}
+    return AnswerBuffers{T}(model.signs)
+end
+
+function log_density!(
+    values::AbstractVector, model::ItemResponse{Answers}, points::StridedMatrix{T}, buffers::AnswerBuffers{T}
+) where {T}
+    answers, rows = model.signs, local_range(model.layout)
+    check_size(model, points, length(values) == size(points, 2))
+    for m in axes(points, 2)
+        prepare_group!(buffers, points, m:m)
+        alpha, half_gamma, half_centre = half_logit(buffers, points, rows, 1, m)
+        values[m] = answers_value(answers, alpha, half_gamma, half_centre, buffers) + log_prior(model, points, m)
+    end
+    return values
+end
+
+function log_density_gradient!(
+    slopes::StridedMatrix{T}, model::ItemResponse{Answers}, points::StridedMatrix{T}, buffers::AnswerBuffers{T}
+) where {T}
+    log_density_and_gradient!(nothing, slopes, model, points, buffers)
+    return slopes
+end
+
+function log_density_and_gradient!(
+    values::Union{Nothing,AbstractVector}, slopes::StridedMatrix{T}, model::ItemResponse{Answers},
+    points::StridedMatrix{T}, buffers::AnswerBuffers{T},
+) where {T}
+    with_values = Val(!isnothing(values))
+    answers, rows = model.signs, local_range(model.layout)
+    (; pulls, moments, ability_moments) = buffers
+    check_size(model, points, size(slopes) == size(points))
+    for m in axes(points, 2)
+        prepare_group!(buffers, points, m:m)
+        foreach(sums -> fill!(sums, 0.0), (pulls, moments, ability_moments))
+        alpha, half_gamma, half_centre = half_logit(buffers, points, rows, 1, m)
+        likelihood = answers_gradient!(
+            pulls, view(moments, :, 1), view(ability_moments, :, 1), answers, alpha, half_gamma, half_centre, buffers,
+            with_values,
+        )
+        view(slopes, rows, m) .= pulls .- alpha
+        global_slopes!(slopes, points, m, buffers, 1)
+        isnothing(values) || (values[m] = likelihood + log_prior(model, points, m))
+    end
+    return nothing
+end
+
+# ---- in place, on the CPU: both -------------------------------------------------------------------------------------
+const AnyResponseBuffers = Union{ResponseBuffers,AnswerBuffers}
+
 """Half discriminations and half intercepts of a group of points."""
-function prepare_group!(buffers::ResponseBuffers, points::AbstractMatrix, group::UnitRange{Int})
+function prepare_group!(buffers::AnyResponseBuffers, points::AbstractMatrix, group::UnitRange{Int})
     K = size(buffers.half_gamma, 1)
     @inbounds for (p, m) in enumerate(group), k in 1:K
         buffers.half_gamma[k, p] = exp(Float64(points[3 + k, m])) / 2
@@ -137,18 +208,11 @@ function prepare_group!(buffers::ResponseBuffers, points::AbstractMatrix, group:
     return nothing
 end
 
-half_logit(buffers::ResponseBuffers, points::AbstractMatrix, rows::UnitRange{Int}, p::Int, m::Int) =
+half_logit(buffers::AnyResponseBuffers, points::AbstractMatrix, rows::UnitRange{Int}, p::Int, m::Int) =
     view(points, rows, m), view(buffers.half_gamma, :, p), view(buffers.half_centre, :, p)
 
-panels_of(buffers::ResponseBuffers, half_gamma::AbstractVector, alpha::AbstractVector) =
-    buffers.complete ? Panels(half_gamma, alpha) : Panels(0.0, 1.0, 0)
-
-"""What the ability moments add to a point's logits: with `centre_logits`, `sum s h` of a complete table."""
-signed_logits(buffers::ResponseBuffers, p::Int) = dot(view(buffers.half_gamma, :, p), view(buffers.ability_moments, :, p))
-centre_logits(buffers::ResponseBuffers, p::Int) = dot(view(buffers.half_centre, :, p), buffers.right_minus_wrong)
-
 """Log density of one point's variables before any response is seen."""
-function log_prior(model::HostItemResponse, points::AbstractMatrix, m::Int)
+function log_prior(model::ItemResponse, points::AbstractMatrix, m::Int)
     K, J = size(model.signs)
     mu, log_s_beta, log_s_gamma = (Float64(points[i, m]) for i in 1:3)
     normal(rows, log_s) = -exp(-2 * log_s) * squares(view(points, rows, m)) / 2 - K * log_s
@@ -169,7 +233,7 @@ function squares(x::AbstractVector)
 end
 
 """The slopes of one point's globals, from its moments."""
-function global_slopes!(slopes::AbstractMatrix, points::AbstractMatrix, m::Int, buffers::ResponseBuffers, p::Int)
+function global_slopes!(slopes::AbstractMatrix, points::AbstractMatrix, m::Int, buffers::AnyResponseBuffers, p::Int)
     (; half_gamma, moments, ability_moments) = buffers
     K = size(half_gamma, 1)
     mu, log_s_beta, log_s_gamma = (Float64(points[i, m]) for i in 1:3)
