@@ -2,21 +2,28 @@
 Poisson regression with a normal error on each log rate (paper, "Robust Poisson Regression").
 
 `X` is N x p. Globals: `[log s_alpha, log s_beta, log s_eta, alpha, beta_1..beta_p]`; the local of row i is `eta_i`.
+`large_counts` says that a log density in Float32 needs its terms of the counts in Float64.
 """
-struct RobustPoisson{A<:AbstractMatrix,V<:AbstractVector} <: Model
+struct RobustPoisson{A<:AbstractMatrix,Y<:AbstractVector,V<:AbstractVector} <: Model
     layout::Layout
     X::A
-    y::V
+    y::Y
     offset::V
     constant::Float64
+    large_counts::Bool
 end
+
+const LARGEST_LOSS = 0.01  # nats that a log density may lose in Float32
 
 function RobustPoisson(X::AbstractMatrix, y::AbstractVector, offset::AbstractVector)
     n, p = size(X)
     n == length(y) == length(offset) ||
         throw(DimensionMismatch("X has $n rows, y has $(length(y)) and offset has $(length(offset))"))
     factorials = sum(loggamma.(y .+ 1))
-    return RobustPoisson(Layout(4 + p, n, 1), X, y, offset, -factorials - (1 + p + n) / 2 * log(2π))
+    # rounding of Float32 in y eta and exp(eta) at eta = log y, as it adds up over the rows
+    loss = sqrt(sum(abs2, y .* log1p.(y))) * 2.0^-24
+    constant = -factorials - (1 + p + n) / 2 * log(2π)
+    return RobustPoisson(Layout(4 + p, n, 1), X, y, offset, constant, loss > LARGEST_LOSS)
 end
 
 function rpoisson_model(X::Int, y::Int, offset::Int, n::Int, p::Int)
@@ -25,8 +32,9 @@ function rpoisson_model(X::Int, y::Int, offset::Int, n::Int, p::Int)
 end
 
 function beside(model::RobustPoisson, flat::AbstractVector{T}) where {T}
-    X, y, offset = (beside(T.(A), flat) for A in (model.X, model.y, model.offset))
-    return RobustPoisson(model.layout, X, y, offset, model.constant)
+    X, offset = (beside(T.(A), flat) for A in (model.X, model.offset))
+    y = beside(model.large_counts ? Float64.(model.y) : T.(model.y), flat)
+    return RobustPoisson(model.layout, X, y, offset, model.constant, model.large_counts)
 end
 
 function log_density(model::RobustPoisson, points::AbstractMatrix)
@@ -38,8 +46,9 @@ function log_density(model::RobustPoisson, points::AbstractMatrix)
     sized = vcat(log_scales[1:1, :], T(p) .* log_scales[2:2, :], T(n) .* log_scales[3:3, :])
     normal = squares .* exp.(-2 .* log_scales) ./ -2 .- sized
     prior = half_student_t4_on_log_scale.(log_scales)
-    poisson = column_sums(eta .* model.y .- exp.(eta))
-    return column_sums(normal .+ prior) .+ poisson .+ T(model.constant)
+    terms = model.large_counts ? Float64.(eta) : eta
+    poisson = column_sums(terms .* model.y .- exp.(terms))
+    return column_sums(normal .+ prior) .+ (poisson .+ eltype(poisson)(model.constant))
 end
 
 # ---- in place on the CPU ------------------------------------------------------------------------------------------
@@ -47,31 +56,31 @@ end
 
 const POISSON_ROWS = 512
 
-"""A tile's residuals, and the data in the points' precision."""
+"""A tile's residuals, the data in the points' precision, and the counts in Float64."""
 function scratch(model::RobustPoisson{<:Matrix}, ::Type{T}) where {T}
     data = convert(Matrix{T}, model.X), convert(Vector{T}, model.y), convert(Vector{T}, model.offset)
-    return (Vector{T}(undef, POISSON_ROWS), data...)
+    return (Vector{T}(undef, POISSON_ROWS), data..., convert(Vector{Float64}, model.y))
 end
 
-const PoissonScratch{T} = Tuple{Vector{T},Matrix{T},Vector{T},Vector{T}}
+const PoissonScratch{T} = Tuple{Vector{T},Matrix{T},Vector{T},Vector{T},Vector{Float64}}
 
 function log_density!(
     values::AbstractVector, model::RobustPoisson{<:Matrix}, points::StridedMatrix{T}, scratch::PoissonScratch{T}
 ) where {T<:Union{Float32,Float64}}
     n, p = size(model.X)
-    residual, X, y, offset = scratch
+    residual, X, y, offset, counts = scratch
     fill!(values, model.constant)
     prior!(values, nothing, model, points)
     for top in 1:POISSON_ROWS:n, m in axes(points, 2)
         rows = top:min(top + POISSON_ROWS - 1, n)
         residuals!(residual, X, offset, points, rows, m)
-        squares, poisson = zero(T), zero(T)
+        squares, poisson = zero(T), 0.0
         @inbounds @simd for k in eachindex(rows)
             eta = points[4 + p + top - 1 + k, m]
             squares += abs2(residual[k])
-            poisson += eta * y[top - 1 + k] - fast_exp(eta)
+            T == Float64 && (poisson += eta * y[top - 1 + k] - fast_exp(eta))
         end
-        # each tile in the points' precision, their sum in Float64
+        T == Float64 || (poisson = poisson_sum(model.large_counts ? counts : y, points, rows, m))
         values[m] += poisson - Float64(squares) * exp(-2 * Float64(points[3, m])) / 2
     end
     return values
@@ -89,14 +98,14 @@ function log_density_and_gradient!(
     points::StridedMatrix{T}, scratch::PoissonScratch{T},
 ) where {T<:Union{Float32,Float64}}
     n, p = size(model.X)
-    residual, X, y, offset = scratch
+    residual, X, y, offset, counts = scratch
     isnothing(values) || fill!(values, model.constant)
     prior!(values, slopes, model, points)
     for top in 1:POISSON_ROWS:n, m in axes(points, 2)
         rows = top:min(top + POISSON_ROWS - 1, n)
         residuals!(residual, X, offset, points, rows, m)
         precision = exp(-2 * points[3, m])
-        squares, total, poisson = zero(T), zero(T), zero(T)
+        squares, total, poisson = zero(T), zero(T), 0.0
         @inbounds @simd for k in eachindex(rows)
             r = residual[k]
             place = 4 + p + top - 1 + k
@@ -105,9 +114,12 @@ function log_density_and_gradient!(
             eta = points[place, m]
             rate = fast_exp(eta)
             slopes[place, m] = y[top - 1 + k] - rate - precision * r
-            isnothing(values) || (poisson += eta * y[top - 1 + k] - rate)
+            isnothing(values) || T == Float32 || (poisson += eta * y[top - 1 + k] - rate)
         end
-        isnothing(values) || (values[m] += poisson - Float64(squares) * exp(-2 * Float64(points[3, m])) / 2)
+        if !isnothing(values)
+            T == Float64 || (poisson = poisson_sum(model.large_counts ? counts : y, points, rows, m))
+            values[m] += poisson - Float64(squares) * exp(-2 * Float64(points[3, m])) / 2
+        end
         slopes[3, m] += precision * squares
         slopes[4, m] += precision * total
         @inbounds for j in 1:p
@@ -119,6 +131,16 @@ function log_density_and_gradient!(
         end
     end
     return nothing
+end
+
+"""`sum y eta - exp(eta)` of point m for the given rows: terms in the precision of `y`, their sum in Float64."""
+function poisson_sum(y::Vector{W}, points::StridedMatrix, rows, m::Int) where {W}
+    total, before = 0.0, size(points, 1) - length(y)
+    @inbounds @simd for i in rows
+        eta = W(points[before + i, m])
+        total += eta * y[i] - fast_exp(eta)
+    end
+    return total
 end
 
 """Write `eta - X beta - alpha - offset` of point m for the given rows into `residual`."""
