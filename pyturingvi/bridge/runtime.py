@@ -166,6 +166,7 @@ def start_julia() -> Runtime:
                 _failure = "the start of Julia was interrupted."
                 juliacall = _import_juliacall(environment)
                 _failure, _started_in = "", os.getpid()
+                _end_without_julia_when_forked(juliacall)
                 _runtime = None if interrupt.requested else Runtime(juliacall, environment, lambda: interrupt.requested)
             except EngineError as error:
                 _failure = "" if _already_started() else str(error)
@@ -180,6 +181,17 @@ def start_julia() -> Runtime:
 def running_environment() -> JuliaEnvironment | None:
     """The environment of the Julia that runs in this process, if one does."""
     return _runtime.environment if _runtime is not None and _started_in == os.getpid() else None
+
+
+def _end_without_julia_when_forked(juliacall: Any) -> None:
+    """Keep juliacall from ending, at the exit of a forked child, a Julia whose other threads are not there."""
+
+    def forget() -> None:
+        if "lib" in juliacall.CONFIG:
+            juliacall.CONFIG["lib"].jl_atexit_hook = lambda code: None  # juliacall looks it up when Python exits
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=forget)
 
 
 def _usable_environment() -> JuliaEnvironment | None:
