@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from model_checks import assert_noise_is_copied
+from response_tables import both_forms, make_points, make_sparse_table
 
 import pyturingvi as tv
 from pyturingvi.engines.julia_engine import julia_log_density_and_gradient
@@ -38,6 +39,45 @@ def test_log_density_and_gradient_agree(bundled_model: tv.models.Model) -> None:
     expected, expected_slope = bundled_model.log_density_and_gradient(points)
     np.testing.assert_allclose(value, expected, rtol=1e-10)
     np.testing.assert_allclose(slope, expected_slope, rtol=0, atol=1e-10 * abs(expected_slope).max())
+
+
+@pytest.mark.parametrize(
+    ("n_students", "n_items", "share"), [(600, 90, 0.03), (90, 600, 0.3), (700, 7, 1.0), (2, 2, 1.0)]
+)
+def test_a_list_of_answers_gives_the_numbers_of_the_whole_table(n_students: int, n_items: int, share: float) -> None:
+    listed, whole = both_forms(make_sparse_table(n_students, n_items, share))
+    points = make_points(listed, 6)
+    points[0] *= 3.0
+    value, slope = julia_log_density_and_gradient(listed, points)
+    numpys, julias = whole.log_density_and_gradient(points), julia_log_density_and_gradient(whole, points)
+    for expected, expected_slope in (numpys, julias):
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+        np.testing.assert_allclose(slope, expected_slope, rtol=0, atol=1e-12 * abs(expected_slope).max())
+
+
+def test_a_fit_of_few_answers_finds_what_the_numpy_engine_finds() -> None:
+    model = tv.models.ItemResponse(make_sparse_table(300, 60, 0.05))
+    noise = np.random.default_rng(6).standard_normal((60, 4, model.dim))
+    for rule, n in ((tv.Adam(1e-2), 60), (tv.NaturalGradient(rate=0.1), 20)):
+        settings: dict[str, Any] = {"optimizer": rule, "noise": noise[:n], "n_samples": 4, "n_iterations": n}
+        found, expected = (fit(model, "mean-field", engine=name, **settings) for name in ("julia", "numpy"))
+        assert (found.engine, found.n_updates) == ("julia", n)
+        np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-10 * abs(expected.params).max())
+        single = fit(model, "mean-field", dtype="float32", **settings)
+        np.testing.assert_allclose(single.params, expected.params, rtol=0, atol=2e-4 * abs(expected.params).max())
+
+
+@pytest.mark.parametrize("count", [3.0, 1e5])
+def test_float32_points_lose_no_nats_at_large_counts(count: float) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(1000, 2))
+    eta = np.log(count) + x @ [0.3, -0.2] + 0.3 * rng.normal(size=1000)
+    model = tv.models.RobustPoisson(x, rng.poisson(np.exp(eta)))
+    start = np.concatenate([[0.0, 0.0, -1.0, np.log(count), 0.3, -0.2], eta])
+    points = (start + 0.02 * rng.normal(size=(3, model.dim))).astype(np.float32)
+    runtime, values = tv.start_julia(), np.empty(3)
+    runtime.call(runtime.module.log_density_at_b, values, model.to_julia(runtime), points.T)
+    np.testing.assert_allclose(values, model.log_density(points.astype(float)), rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize("rule", [tv.Adam(1e-2), tv.SGD(1e-4), tv.ProximalSGD(1e-4), tv.ProjectedSGD(1e-4, 0.05)])

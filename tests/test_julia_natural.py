@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 import pyturingvi as tv
+from pyturingvi.engines.julia_natural import JuliaNaturalStepper
+from pyturingvi.engines.numpy_natural import NumpyNaturalStepper
 from pyturingvi.errors import EngineError
+from pyturingvi.optimize.natural_loop import NaturalStepper
+from pyturingvi.optimize.natural_plan import Leg
+from pyturingvi.settings import Settings
+from pyturingvi.support.parallel import Workers
 
 pytestmark = pytest.mark.julia
 FAMILIES = [tv.MeanField(), tv.Structured(), tv.Structured(standardized=False), tv.FullRank()]
@@ -50,6 +56,38 @@ def test_the_same_noise_leads_to_the_same_parameters(
     found, expected = both(bundled_model, family, n_samples=24, **settings)
     assert found.n_updates == 20
     np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-10 * abs(expected.params).max())
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: repr(family)[:40])
+def test_the_globals_own_rate_makes_the_same_steps(bundled_model: tv.models.Model, family: tv.families.Family) -> None:
+    """A plan never gives them one where the noise is given, so that the legs are given, too."""
+    layout = bundled_model.layout
+    noise = np.random.default_rng(5).standard_normal((30, 24, bundled_model.dim))
+    settings = Settings(family=family, optimizer=tv.NaturalGradient(), n_samples=24, n_iterations=30)
+    start = family.bind(layout).initial_flat(np.zeros(layout.dim), 0.1)
+
+    def path(stepper: NaturalStepper, global_rate: float) -> tuple[np.ndarray, np.ndarray]:
+        stepper.begin(family, {"params": start}, 0)
+        rows = []
+        for last, anneal_from, trust in ((10, -1, 0.5), (20, -1, 2.0), (30, 20, 2.0)):
+            leg = Leg(last, 0.1, 0.9, trust, 24, False, anneal_from, global_rate)
+            while stepper.done < last:
+                more, finite = stepper.advance(leg)
+                assert finite
+                rows.append(more)
+        return stepper.standardized(), np.concatenate(rows)
+
+    runtime = tv.start_julia()
+    julias = [path(JuliaNaturalStepper(runtime, bundled_model, settings, noise), rate) for rate in (0.3, 0.0)]
+    with Workers(1) as workers:
+        numpys = [path(NumpyNaturalStepper(bundled_model, settings, noise, workers), rate) for rate in (0.3, 0.0)]
+    for (found, rows), (expected, expected_rows) in zip(julias, numpys, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * abs(expected).max())
+        scale = np.maximum(np.nanmax(abs(expected_rows), axis=0), 1e-300)
+        np.testing.assert_allclose(rows / scale, expected_rows / scale, rtol=0, atol=1e-9)
+    own_block = isinstance(family, tv.Structured)
+    assert np.array_equal(julias[0][0], julias[1][0]) != own_block
+    assert bool(julias[0][1][:, 5].all()) == own_block
 
 
 @pytest.mark.parametrize("name", ["poisson", "irt", "volatility"])

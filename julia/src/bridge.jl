@@ -152,17 +152,18 @@ end
 """
     advance_natural!(session; last, seconds, ...) -> (; done, finite, count, stats)
 
-Make updates up to number `last` or for some seconds: see `Leg` and `advance!`. `stats` is 5 x updates. `count=0` forgets
+Make updates up to number `last` or for some seconds: see `Leg` and `advance!`. `stats` is 6 x updates. `count=0` forgets
 the velocity.
 """
 function advance_natural!(
     session::NaturalSession; last::Int, seconds::Float64, rate::Float64, momentum::Float64, trust::Float64,
-    n_samples::Int, frames::Bool, anneal_from::Int=-1, count::Int=session.run.count,
+    n_samples::Int, frames::Bool, anneal_from::Int=-1, global_rate::Float64=0.0, count::Int=session.run.count,
 )
     run = session.run
     run.count = count
     count == 0 && fill!(run.velocity, 0)
-    (; finite, stats) = advance!(run, Leg(rate, momentum, trust, anneal_from), last, seconds; n_samples, frames)
+    leg = Leg(rate, momentum, trust, anneal_from, global_rate)
+    (; finite, stats) = advance!(run, leg, last, seconds; n_samples, frames)
     return (; run.done, finite, run.count, stats)
 end
 

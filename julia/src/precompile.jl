@@ -27,7 +27,7 @@
                 )
                 advance_natural!(
                     session; last=1, seconds=0.1, rate=0.01, momentum=0.9, trust=0.5, n_samples=2, frames=false,
-                    anneal_from=-1,
+                    anneal_from=-1, global_rate=0.0, count=0,
                 )
                 estimate_session!(session, 4, true, 0.1)
                 elbo_of_session(session)

@@ -45,8 +45,59 @@ largest_difference(A, B) = maximum(abs, A .- B) / maximum(abs, B)
     @test largest_difference(slopes, zygote_gradient(model, points)) < 1e-11
 end
 
+@testset "item response from answers: $K items, $J students, $M points, missing: $share, spread $spread" for
+    (K, J, M, share, spread) in [
+        (2, 2, 1, 0.0, 0.3),
+        (5, 30, 9, 0.5, 0.3),
+        (3, 900, 2, 0.1, 30.0),  # several pieces an item, large logits
+        (40, 300, 3, 0.97, 1.0),  # items and students without an answer
+        (1300, 40, 2, 0.8, 0.01),  # more pieces than one logarithm takes
+    ]
+
+    table = random_signs(K, J; missing_share=share)
+    model, whole = P.ItemResponse(P.Answers(table)), P.ItemResponse(table)
+    points = random_points(model, M; spread)
+    points[3:(3 + K), :] .*= min(1, 0.5 / spread)
+    values, slopes, _ = in_place(model, points)
+    expected, expected_slopes, _ = in_place(whole, points)
+    @test values ≈ expected rtol = 1e-12
+    @test largest_difference(slopes, expected_slopes) < 1e-12
+    @test values ≈ P.log_density(whole, points) rtol = 1e-12
+    @test largest_difference(slopes, zygote_gradient(whole, points)) < 1e-11
+end
+
+@testset "a list of answers is the table" begin
+    table = random_signs(7, 40; missing_share=0.8)
+    answers = P.Answers(table)
+    @test answers == table && Matrix(answers) == table
+    @test P.Answers(view(table, :, :)) == P.Answers(Int8.(table)) == table
+    @test length(answers.signs) == count(!iszero, table)
+    @test_throws BoundsError answers[8, 1]
+    @test_throws BoundsError answers[1, 41]
+    # the same from Python's numbers, which count from 0
+    starts, students = Int64.(answers.starts .- 1), answers.students .- Int32(1)
+    GC.@preserve starts students answers begin
+        places = (Int(pointer(array)) for array in (starts, students, answers.signs))
+        @test P.sparse_irt_model(places..., 40, 7).signs == table
+    end
+    for (starts, students, signs) in [
+        ([1, 2], Int32[1, 2], Int8[1, 1]),  # an answer of no item
+        ([2, 3], Int32[1, 2], Int8[1, 1]),
+        ([1, 3, 2, 3], Int32[1, 2], Int8[1, 1]),
+        ([1, 3], Int32[1, 2], Int8[1]),
+        ([1], Int32[], Int8[]),
+        ([1, 3], Int32[2, 1], Int8[1, 1]),  # out of order
+        ([1, 3], Int32[1, 1], Int8[1, 1]),  # twice
+        ([1, 3], Int32[1, 4], Int8[1, 1]),  # of nobody
+        ([1, 3], Int32[0, 1], Int8[1, 1]),
+    ]
+        @test_throws ArgumentError P.Answers(3, starts, students, signs)
+    end
+end
+
 @testset "at 0, where |h| has no derivative" begin
-    for model in (P.ItemResponse(random_signs(4, 9)), P.StochasticVolatility(random_returns(3, 9)))
+    table = random_signs(4, 9)
+    for model in (P.ItemResponse(table), P.ItemResponse(P.Answers(table)), P.StochasticVolatility(random_returns(3, 9)))
         points = zeros(P.dim(model.layout), 1)
         values, slopes, _ = in_place(model, points)
         @test values ≈ P.log_density(model, points) rtol = 1e-12
@@ -79,6 +130,7 @@ end
 const HOST_MODELS = [
     P.ItemResponse(random_signs(6, 700)),
     P.ItemResponse(random_signs(6, 700; missing_share=0.1)),
+    P.ItemResponse(P.Answers(random_signs(6, 700; missing_share=0.5))),
     P.StochasticVolatility(random_returns(3, 300)),
 ]
 
@@ -93,13 +145,36 @@ end
 
 @testset "float32 sums over many data do not drift" begin
     signs = random_signs(3, 100_000; missing_share=0.1)
-    for model in (P.StochasticVolatility(random_returns(2, 100_000)), P.ItemResponse(signs))
+    for model in (
+        P.StochasticVolatility(random_returns(2, 100_000)), P.ItemResponse(signs), P.ItemResponse(P.Answers(signs))
+    )
         points = Float32.(random_points(model, 1; spread=0.1))
         values, slopes, _ = in_place(model, points)
         exact, exact_slopes, _ = in_place(model, Float64.(points))
         @test values ≈ exact rtol = 2e-7
         @test largest_difference(slopes, exact_slopes) < 2e-6
     end
+end
+
+@testset "float32 loses no nats at large counts: $count" for count in (3, 1e3, 1e5, 1e7)
+    rng = MersenneTwister(25)
+    X = randn(rng, 1000, 2)
+    eta = log(count) .+ X * [0.3, -0.2] .+ 0.3 .* randn(rng, 1000)
+    model = P.RobustPoisson(X, abs.(round.(exp.(eta) .+ sqrt.(exp.(eta)) .* randn(rng, 1000))), zeros(1000))
+    points = Float32.([0, 0, -1, log(count), 0.3, -0.2, eta...] .+ 0.02 .* randn(rng, 1006, 3))
+    exact = P.log_density(model, Float64.(points))
+    both = zeros(3)
+    values, slopes, buffers = in_place(model, points)
+    P.log_density_and_gradient!(both, similar(slopes), model, points, buffers)
+    single = P.beside(model, vec(points))  # the data as another device holds them
+    for found in (values, both)
+        @test maximum(abs, found .- exact) < 2e-3
+    end
+    # there, sums of small terms are of the points' precision
+    @test maximum(abs, P.log_density(single, points) .- exact) < 2e-2
+    wide, wide_slopes, _ = in_place(model, Float64.(points))
+    @test wide ≈ exact rtol = 1e-12 atol = 1e-12 * count * log(count)  # what 1000 large terms leave
+    @test largest_difference(slopes, wide_slopes) < 2e-5
 end
 
 @testset "points may be columns of a larger matrix" begin
@@ -202,6 +277,7 @@ end
             P.ItemResponse(random_signs(9, 257)),
             P.ItemResponse(random_signs(1300, 300)),  # more factors than one logarithm takes
             P.ItemResponse(random_signs(1300, 5; missing_share=0.05)),
+            P.ItemResponse(P.Answers(random_signs(1300, 40; missing_share=0.5))),
             P.StochasticVolatility(random_returns(3, 150)),
             P.RobustPoisson(Matrix(random_points(MODELS[1], 700)'), ones(700), zeros(700)),
         ],

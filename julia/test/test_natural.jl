@@ -53,7 +53,7 @@ function natural_run(model, family, flat; T=Float64, noise=nothing, seed="3", ve
 end
 
 """Natural gradient, log p - log q of the draws, and the step made of it, all in dense matrices."""
-function dense_update(model, family, flat, U; rate, trust)
+function dense_update(model, family, flat, U; rate, trust, global_rate=0.0)
     layout, base, d = model.layout, family.base, P.dim(model.layout)
     pattern = P.ScalePattern(family, layout)
     C, m = dense(pattern, flat[(d + 1):end]), flat[1:d]
@@ -67,6 +67,10 @@ function dense_update(model, family, flat, U; rate, trust)
     a, K = vec(sum(h; dims=2)) ./ (M * below), on_pattern .* (h * U') ./ (M * below)
     K += diagm(diag(K) .* (below / on - 1))
     step_a, step_K, cut = rate .* a, rate .* K, 0
+    own = family isa P.Structured && layout.n_global > 0 && layout.n_local > 0 ? (1:(layout.n_global)) : (1:0)
+    step_a[own] .*= max(1, global_rate / rate)
+    step_K[own, :] .*= max(1, global_rate / rate)
+    of_globals = sum(abs2, a[own]) + sum(abs2, K[own, :])
     blocks = trust_blocks(family, layout)
     for block in blocks
         size = sqrt(sum(abs2, step_a[block]) + sum(abs2, step_K[block, :]))
@@ -79,32 +83,33 @@ function dense_update(model, family, flat, U; rate, trust)
     moved_m, moved_C = m + C * step_a, C * (I + step_K + (same_block .* step_K)^2 / 2)
     pack(location, scale) = [location; [scale[j + k - pattern.colptr[j], j] for j in 1:d for k in pattern.colptr[j]:(pattern.colptr[j + 1] - 1)]]
     square = below * (dot(a, a) + dot(K, K)) + (on - below) * dot(diag(K), diag(K))
-    return (; values, direction=pack(a, K), moved=pack(moved_m, moved_C), square, cut=cut / length(blocks), moved_C, on_pattern)
+    return (; values, direction=pack(a, K), moved=pack(moved_m, moved_C), square, cut=cut / length(blocks), of_globals, moved_C, on_pattern)
 end
 
 variance(x) = sum(abs2, x .- sum(x) / length(x)) / (length(x) - 1)
 
-@testset "an update is that of dense algebra: $(nameof(typeof(family))) $layout $(nameof(typeof(base))) trust $trust" for
-    family in STANDARD_FAMILIES, layout in NATURAL_LAYOUTS, base in BASES, trust in (0.4, 1e3)
+@testset "an update is that of dense algebra: $(nameof(typeof(family))) $layout $(nameof(typeof(base))) trust $trust globals $global_rate" for
+    family in STANDARD_FAMILIES, layout in NATURAL_LAYOUTS, base in BASES, (trust, global_rate) in [(0.4, 0.0), (1e3, 0.2), (1e3, 0.7), (0.4, 0.7)]
 
     rng = MersenneTwister(31)
     d, member = P.dim(layout), with_base(family, base)
     B = randn(rng, d, d)
     model = NormalTarget(layout, randn(rng, d), B * B' / d + I)
     flat, noise = random_member(rng, member, layout), randn(rng, d, 12, 1)
-    expected = dense_update(model, member, flat, noise[:, :, 1]; rate=0.3, trust)
+    expected = dense_update(model, member, flat, noise[:, :, 1]; rate=0.3, trust, global_rate)
     run = natural_run(model, member, flat; noise)
-    found = P.advance!(run, P.Leg(0.3, 0.9, trust, -1), 1; n_samples=12)
+    found = P.advance!(run, P.Leg(0.3, 0.9, trust, -1, global_rate), 1; n_samples=12)
     @test found.finite && run.done == run.count == 1
     @test run.velocity ≈ expected.direction rtol = 1e-11
     @test run.flat ≈ expected.moved rtol = 1e-11
     @test expected.moved_C .* (1 .- expected.on_pattern) ≈ zeros(d, d) atol = 1e-12  # the pattern is a group's
-    mean, spread, inner, square, cut = found.stats
+    mean, spread, inner, square, cut, of_globals = found.stats
     @test mean ≈ sum(expected.values) / 12 rtol = 1e-11
     @test spread ≈ variance(expected.values) rtol = 1e-9
     @test isnan(inner)
     @test square ≈ expected.square rtol = 1e-11
     @test cut ≈ expected.cut
+    @test of_globals ≈ expected.of_globals rtol = 1e-11
 end
 
 @testset "many dense columns and draws go in panels and chunks: $(nameof(typeof(family)))" for

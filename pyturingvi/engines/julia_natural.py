@@ -72,6 +72,7 @@ class JuliaNaturalStepper(NaturalStepper):
                 n_samples=int(leg.n_samples),
                 frames=bool(leg.frames),
                 anneal_from=int(leg.anneal_from),
+                global_rate=float(leg.global_rate),
                 count=self._count,
             )
         except EngineError as error:
@@ -79,9 +80,7 @@ class JuliaNaturalStepper(NaturalStepper):
             self.done = int(self._runtime.call(module.session_done, self._session))
             raise self._with_context(error) from None
         self.done, self._count = int(found.done), int(found.count)
-        stats = self._runtime.to_numpy(found.stats)
-        # Julia steps the globals at the rate of all, and does not tell their part of the square
-        return np.column_stack([stats, np.zeros(len(stats))]), bool(found.finite)
+        return self._runtime.to_numpy(found.stats), bool(found.finite)
 
     def mark(self) -> None:
         self._start = self._params.copy()

@@ -59,7 +59,7 @@ class NaturalStepper(ABC):
 
         Returns
         -------
-        rows : (n, 5) array
+        rows : (n, 6) array
             One an update: mean and variance of `log p - log q`, inner, square, shortened, global_square.
         finite : bool
             False if the next update would not be finite; everything is then as the last finite one left it.

@@ -125,30 +125,43 @@ function fisher_inner(s::Unpacked, t::Unpacked, pattern::ScalePattern, base::Bas
     return total[]
 end
 
+"""Whether what a step does to the globals alone is one block among others."""
+has_global_block(pattern::ScalePattern) = pattern.n_dense > 0 && pattern.n_blocks > 0
+
+"""Squared norm of what a direction does to the globals alone; 0 where they have no block of their own."""
+function global_square(direction::Unpacked, pattern::ScalePattern)
+    has_global_block(pattern) || return 0.0
+    z = 1:(pattern.n_dense)  # above its diagonal, the scale is 0
+    return sum(abs2 ∘ Float64, view(direction.location, z)) + sum(abs2 ∘ Float64, view(direction.dense, z, z))
+end
+
 # ---- steps ----------------------------------------------------------------------------------------------------------
 """
-    bound_step!(step, velocity, pattern, rate, trust, factors) -> share of blocks cut short, NaN if not finite
+    bound_step!(step, velocity, pattern, rate, global_rate, trust, factors) -> share of blocks cut short, NaN if not finite
 
 Write `rate * velocity` into `step`, each block cut to norm `trust`: the globals, and each local with its border row.
-`factors` is a buffer of length d.
+The globals' own block has the `global_rate` where that is larger. `factors` is a buffer of length d.
 """
 function bound_step!(
-    step::Unpacked{T}, velocity::Unpacked{T}, pattern::ScalePattern, rate::T, trust::T, factors::Vector{T}
+    step::Unpacked{T}, velocity::Unpacked{T}, pattern::ScalePattern, rate::T, global_rate::T, trust::T,
+    factors::Vector{T},
 ) where {T}
     n, b = pattern.n_dense, pattern.block_dim
     row_squares!(factors, velocity, pattern)
     n_cut, finite, last = 0, true, 0
+    of_globals = has_global_block(pattern) ? max(rate, global_rate) : rate
     for block in (n > 0 ? 0 : 1):(pattern.n_blocks)
         first, last = last + 1, last + (block == 0 ? n : b)
+        share = block == 0 ? of_globals : rate
         total = zero(T)
         @inbounds for i in first:last
             total += factors[i]
         end
-        norm = rate * sqrt(total)
+        norm = share * sqrt(total)
         n_cut += norm > trust
         finite &= isfinite(norm)
         @inbounds for i in first:last
-            factors[i] = norm > trust ? rate * (trust / norm) : rate
+            factors[i] = norm > trust ? share * (trust / norm) : share
         end
     end
     finite || return NaN

@@ -8,16 +8,20 @@ const NATURAL_CHUNK_BYTES = 1 << 18
 const NATURAL_CHUNK_ROUND = 8  # the points that a response table's signs are read once for
 
 """
-    Leg(rate, momentum, trust, anneal_from)
+    Leg(rate, momentum, trust, anneal_from, global_rate=0.0)
 
-Settings of some updates. From update number `anneal_from` on, if that is not below 0, the rate falls like 1/k.
+Settings of some updates. From update number `anneal_from` on, if that is not below 0, the rate falls like 1/k. The
+globals' own block has the `global_rate`, where that is larger.
 """
 struct Leg
     rate::Float64
     momentum::Float64
     trust::Float64
     anneal_from::Int
+    global_rate::Float64
 end
+
+Leg(rate, momentum, trust, anneal_from) = Leg(rate, momentum, trust, anneal_from, 0.0)
 
 """The rate of the update after `done` updates."""
 rate_at(leg::Leg, done::Int) = leg.anneal_from < 0 ? leg.rate : leg.rate / (1 + leg.rate * (done - leg.anneal_from))
@@ -80,8 +84,8 @@ end
 
 Make updates up to number `last` or for some seconds. `stats` has a column for each: mean and variance over the draws of
 `log p - log q`, the natural gradient's inner product with the velocity before it (NaN where there is none) and with
-itself, and the share of blocks whose step was cut short. Not finite if an update could not be made: everything is then as
-the last one left it.
+itself, the share of blocks whose step was cut short, and the gradient's squared norm in the globals' own block. Not
+finite if an update could not be made: everything is then as the last one left it.
 """
 function advance!(run::NaturalRun, leg::Leg, last::Int, seconds::Float64=Inf; n_samples::Int, frames::Bool=false)
     prepare!(run, n_samples, frames)
@@ -99,7 +103,7 @@ function advance!(run::NaturalRun, leg::Leg, last::Int, seconds::Float64=Inf; n_
         pack!(run.flat, pattern, run.member)
         pack!(run.velocity, pattern, run.speed)
     end
-    return (; finite, stats=reshape(stats, 5, :))
+    return (; finite, stats=reshape(stats, 6, :))
 end
 
 function prepare!(run::NaturalRun{T}, n_samples::Int, frames::Bool) where {T}
@@ -120,7 +124,9 @@ function update!(run::NaturalRun{T}, leg::Leg, stats::Vector{Float64}) where {T}
     square = fisher_inner(tangent, tangent, pattern, base)
     weight = T((1 - leg.momentum) / (1 - leg.momentum^(run.count + 1)))
     map((new, old, gradient) -> new .= old .+ weight .* (gradient .- old), parts(spare), parts(speed), parts(tangent))
-    cut = bound_step!(tangent, spare, pattern, T(rate_at(leg, run.done)), T(leg.trust), buffers.factors)
+    of_globals = global_square(tangent, pattern)
+    rates = T(rate_at(leg, run.done)), T(leg.global_rate)
+    cut = bound_step!(tangent, spare, pattern, rates..., T(leg.trust), buffers.factors)
     isfinite(cut) && keeps_diagonal(member, tangent, pattern) || return false
     run.speed, run.spare = spare, speed
     retract!(member, tangent, speed, pattern)
@@ -128,7 +134,7 @@ function update!(run::NaturalRun{T}, leg::Leg, stats::Vector{Float64}) where {T}
     run.done += 1
     mean = sum(values) / length(values)
     variance = length(values) > 1 ? sum(x -> abs2(x - mean), values) / (length(values) - 1) : NaN
-    push!(stats, mean, variance, inner, square, cut)
+    push!(stats, mean, variance, inner, square, cut, of_globals)
     return true
 end
 
