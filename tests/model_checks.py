@@ -18,11 +18,13 @@ def _small_models() -> dict[str, Model]:
     counts = table.poisson(np.exp(0.3 + x @ [0.5, -0.4]))
     answers = (np.random.default_rng(6).uniform(size=(20, 5)) < 0.6).astype(float)
     answers[3, 2] = np.nan
+    returns = np.random.default_rng(7).normal(size=(12, 2))
+    returns[4, 1] = np.nan
     return {
         "isotropic": tv.models.IsotropicGaussian(4, n_global=2, local_dim=3),
         "poisson": tv.models.RobustPoisson(x, counts),
         "irt": tv.models.ItemResponse(answers),
-        "volatility": tv.models.StochasticVolatility(np.random.default_rng(7).normal(size=(12, 2))),
+        "volatility": tv.models.StochasticVolatility(returns),
     }
 
 

@@ -238,7 +238,7 @@ def test_the_work_of_other_processes_is_measured() -> None:
 def test_without_julia_the_record_is_compared_and_the_first_line_says_so(
     no_julia: None, bundled_model: tv.models.Model
 ) -> None:
-    families = ["mean-field", "structured", tv.Structured(standardized=False), "full-rank"]
+    families = ["mean-field", "structured", tv.Structured(standardized=False), "markov", "full-rank"]
     found = tv.compare(bundled_model, families, **SMALL)
     frame, text = found.frame(), found.to_markdown()
     about = recorded.RecordedReference(bundled_model.name).about
@@ -247,9 +247,9 @@ def test_without_julia_the_record_is_compared_and_the_first_line_says_so(
     assert f"recorded {bundled_model.name} (N=" in text
     assert found.agrees
     # points; families by optimizers; the ELBO at the end of each Adam path
-    assert frame["agrees"].sum() == 2 + 4 * 2 + 4
+    assert frame["agrees"].sum() == 2 + 5 * 2 + 5
     own = frame[frame["model"] == bundled_model.label]
-    assert own["part"].tolist() == ["elbo"] * 4 + ["time"] * 4
+    assert own["part"].tolist() == ["elbo"] * 5 + ["time"] * 5
     assert own.loc[own["part"] == "elbo", "numpy"].notna().all()  # a time may be lost on a busy machine
     assert own["julia"].isna().all()
     assert text.count("| not available |") >= 8
@@ -468,14 +468,14 @@ def test_a_mistake_in_the_command_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.julia
 def test_julia_agrees(bundled_model: tv.models.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "_TIMED_SECONDS", 1e-3)
-    families = ["mean-field", "structured", tv.Structured(standardized=False), "full-rank"]
+    families = ["mean-field", "structured", tv.Structured(standardized=False), "markov", "full-rank"]
     rules = ["adam", "proximal-sgd", tv.SGD(1e-4), tv.ProjectedSGD(1e-4, 0.05)]
     settings = {**SMALL, "n_iterations": 200, "n_runs": 4}
     found = tv.compare(bundled_model, families, optimizers=rules, reference="julia", **settings)
     frame = found.frame()
     assert found.agrees, found.to_markdown()
-    assert frame["agrees"].sum() == 2 + 4 * 4 + 4
+    assert frame["agrees"].sum() == 2 + 5 * 4 + 5
     assert found.source == f"live Julia {tv.start_julia().version}"
     times = frame.loc[frame["part"] == "time", ["numpy", "julia"]].to_numpy(float)
-    assert times.shape == (4, 2)
+    assert times.shape == (5, 2)
     assert ((times > 0.001) & (times < 100)).all()

@@ -43,6 +43,12 @@ def test_cuda_without_a_gpu_says_so() -> None:
         fit_on_gpu()
 
 
+def test_the_markov_family_has_no_gpu_in_julia() -> None:
+    settings = Settings(family=tv.Markov(), optimizer=tv.Adam(1e-3), engine="julia", device="cuda")
+    with pytest.raises(EngineError, match=r"'julia' cannot run the markov family on a GPU; use engine='numpy'"):
+        select_engine(tv.models.IsotropicGaussian(2), settings)
+
+
 def test_a_turing_model_has_no_gpu() -> None:
     stub = Turing.__new__(Turing)
     for engine in ("auto", "julia", "numpy"):

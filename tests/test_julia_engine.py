@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_checks import assert_noise_is_copied
+from model_checks import assert_noise_is_copied, with_missing
 from response_tables import both_forms, make_points, make_sparse_table
 
 import pyturingvi as tv
@@ -15,7 +15,7 @@ from pyturingvi.engines.julia_engine import julia_log_density_and_gradient
 from pyturingvi.errors import EngineError, InputError, MemoryLimitError
 
 pytestmark = pytest.mark.julia
-FAMILIES = [tv.MeanField(), tv.Structured(), tv.Structured(standardized=False), tv.FullRank()]
+FAMILIES = [tv.MeanField(), tv.Structured(), tv.Structured(standardized=False), tv.Markov(), tv.FullRank()]
 BASES: list[Any] = ["gaussian", "laplace", ("student_t", 8)]
 TRACE = ["iteration", "elbo", "std_error"]
 
@@ -108,6 +108,28 @@ def test_both_engines_stop_after_the_same_update_within_epsilon(family: str, eps
     distance = ((found.params - optimum) ** 2).sum()
     assert found.arrived == (distance <= epsilon) == (epsilon > 0.1)
     assert (found.n_updates < 400) == found.arrived
+
+
+@pytest.mark.parametrize(("n_times", "size", "missing"), [(150, 1, 0), (90, 6, 40), (40, 9, 0)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_time_series_leads_to_the_same_parameters(n_times: int, size: int, missing: int, dtype: str) -> None:
+    returns = with_missing(np.random.default_rng(13).normal(size=(n_times, size)), missing)
+    model = tv.models.StochasticVolatility(returns)
+    noise = np.random.default_rng(14).standard_normal((100, 5, model.dim))
+    settings: dict[str, Any] = {"noise": noise, "n_samples": 5, "n_iterations": 100}
+    found = fit(model, "markov", dtype=dtype, **settings)
+    expected = fit(model, "markov", engine="numpy", **settings)
+    assert (found.status, found.family) == ("completed", tv.Markov())
+    np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-8 if dtype == "float64" else 2e-4)
+
+
+def test_missing_returns_are_left_out_in_julia_too() -> None:
+    model = tv.models.StochasticVolatility(with_missing(np.random.default_rng(15).normal(size=(30, 3)), 20))
+    points = 0.5 * np.random.default_rng(1).standard_normal((5, model.dim))
+    value, slope = julia_log_density_and_gradient(model, points)
+    expected, expected_slope = model.log_density_and_gradient(points)
+    np.testing.assert_allclose(value, expected, rtol=1e-10)
+    np.testing.assert_allclose(slope, expected_slope, rtol=0, atol=1e-10 * abs(expected_slope).max())
 
 
 def test_a_run_far_from_its_target_says_that_it_diverged_in_julia_too() -> None:

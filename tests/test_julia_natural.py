@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_markov_natural import NUTS, simulated_returns
 
 import pyturingvi as tv
 from pyturingvi.engines.julia_natural import JuliaNaturalStepper
@@ -18,7 +19,7 @@ from pyturingvi.settings import Settings
 from pyturingvi.support.parallel import Workers
 
 pytestmark = pytest.mark.julia
-FAMILIES = [tv.MeanField(), tv.Structured(), tv.Structured(standardized=False), tv.FullRank()]
+FAMILIES = [tv.MeanField(), tv.Structured(), tv.Structured(standardized=False), tv.Markov(), tv.FullRank()]
 BASES: list[Any] = ["gaussian", "laplace", ("student_t", 8)]
 
 
@@ -85,25 +86,27 @@ def test_the_globals_own_rate_makes_the_same_steps(bundled_model: tv.models.Mode
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * abs(expected).max())
         scale = np.maximum(np.nanmax(abs(expected_rows), axis=0), 1e-300)
         np.testing.assert_allclose(rows / scale, expected_rows / scale, rtol=0, atol=1e-9)
-    own_block = isinstance(family, tv.Structured)
+    own_block = isinstance(family, tv.Structured | tv.Markov)
     assert np.array_equal(julias[0][0], julias[1][0]) != own_block
     assert bool(julias[0][1][:, 5].all()) == own_block
 
 
+@pytest.mark.parametrize("family", ["structured", "markov"])
 @pytest.mark.parametrize("name", ["poisson", "irt", "volatility"])
-def test_so_it_does_in_pieces(name: str) -> None:
+def test_so_it_does_in_pieces(name: str, family: str) -> None:
     model = larger_models()[name]
     noise = np.random.default_rng(3).standard_normal((20, 60, model.dim))
     settings: dict[str, Any] = {"optimizer": tv.NaturalGradient(rate=0.1), "noise": noise, "n_iterations": 20}
-    found, expected = both(model, "structured", n_samples=60, **settings)
+    found, expected = both(model, family, n_samples=60, **settings)
     np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-10 * abs(expected.params).max())
 
 
+@pytest.mark.parametrize("kind", [tv.Structured, tv.Markov])
 @pytest.mark.parametrize("base", BASES, ids=str)
-def test_every_base_and_float32(irt: tv.models.Model, base: Any) -> None:
+def test_every_base_and_float32(irt: tv.models.Model, base: Any, kind: Any) -> None:
     noise = np.random.default_rng(4).laplace(scale=np.sqrt(0.5), size=(20, 24, irt.dim))
     settings: dict[str, Any] = {"optimizer": tv.NaturalGradient(rate=0.1), "noise": noise, "n_iterations": 20}
-    family = tv.Structured(base=base)
+    family = kind(base=base)
     found, expected = both(irt, family, n_samples=24, **settings)
     np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-10 * abs(expected.params).max())
     single = fit(irt, family, n_samples=24, dtype="float32", **settings)
@@ -125,6 +128,26 @@ def test_own_noise_ends_at_the_same_elbo(poisson: tv.models.Model, family: tv.fa
     assert abs(values.mean() - last.elbo) < 4 * np.hypot(error, last.std_error)
 
 
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")
+@pytest.mark.parametrize("seed", NUTS)
+def test_volatility_is_fitted_as_the_numpy_engine_does_it_where_nothing_is_said(seed: int) -> None:
+    """The markov family from two starts, and phi and tau within half a standard deviation of NUTS.
+
+    The ELBO is flat along tau: whether the two starts end near each other, or are warned of, is up to their noise.
+    """
+    model = tv.models.StochasticVolatility(simulated_returns(seed)[:, None])
+    found, expected = (tv.fit(model, engine=name, progress=False) for name in ("julia", "numpy"))
+    assert (found.engine, expected.engine) == ("julia", "numpy")
+    assert found.family == expected.family == tv.Markov()
+    assert found.status == "converged"
+    assert found.starts is not None
+    assert set(found.starts.names) == {"usual", "persistent"}
+    last, wanted = found.elbo.iloc[-1], expected.elbo.iloc[-1]
+    assert abs(last.elbo - wanted.elbo) < 4 * np.hypot(last.std_error, wanted.std_error) + 0.2
+    for name, (mean, sd) in zip(("phi[series1]", "tau[series1]"), NUTS[seed], strict=True):
+        assert abs(found.summary().loc[name, "mean"] - mean) < sd / 2
+
+
 # ---- runs -------------------------------------------------------------------------------------------------
 def test_the_seed_gives_the_same_fit_again_and_another_gives_another(bundled_model: tv.models.Model) -> None:
     one, two, other = (fit(bundled_model, seed=seed, n_iterations=100) for seed in (5, 5, 10**30))
@@ -132,7 +155,7 @@ def test_the_seed_gives_the_same_fit_again_and_another_gives_another(bundled_mod
     assert not np.array_equal(one.params, other.params)
 
 
-@pytest.mark.parametrize("family", FAMILIES[1:3], ids=lambda family: repr(family)[:40])
+@pytest.mark.parametrize("family", FAMILIES[1:4], ids=lambda family: repr(family)[:40])
 def test_a_stopped_run_resumes_to_the_numbers_of_an_uninterrupted_one(
     poisson: tv.models.Model, tmp_path: Path, family: tv.families.Family
 ) -> None:

@@ -219,11 +219,9 @@ def test_models_say_where_they_run() -> None:
     assert "Python function" in function.description
     turing = tv.models.Turing.__new__(tv.models.Turing)  # without Julia
     assert (turing.engines, turing.devices) == ({"julia"}, {"cpu"})
-    for name, model in SMALL.items():
-        engines = {"numpy"} if name == "volatility missing" else {"numpy", "julia"}
-        assert (model.engines, model.devices) == (engines, {"cpu", "cuda"})
-        missing = " with missing returns" if name == "volatility missing" else ""
-        assert model.description == f"tv.models.{type(model).__name__}{missing}"
+    for model in SMALL.values():
+        assert (model.engines, model.devices) == ({"numpy", "julia"}, {"cpu", "cuda"})
+        assert model.description == f"tv.models.{type(model).__name__}"
 
 
 def test_the_optimum_is_known_of_the_synthetic_target_alone() -> None:

@@ -13,7 +13,7 @@ from model_checks import assert_survives_pickle_and_state, draw_points, with_mis
 from scipy import integrate, stats
 
 import pyturingvi as tv
-from pyturingvi.errors import EngineError, InputError
+from pyturingvi.errors import InputError
 from pyturingvi.models import StochasticVolatility
 
 
@@ -84,16 +84,14 @@ def test_days_without_any_return_keep_their_place() -> None:
     assert_survives_pickle_and_state(model, points)
 
 
-def test_a_model_with_missing_returns_names_the_engine_that_runs_it() -> None:
-    model = StochasticVolatility(with_missing(make(8, 2).returns, 3))
-    assert model.engines == {"numpy"}
-    with pytest.raises(
-        EngineError, match=r"'julia' cannot run tv.models.StochasticVolatility with missing returns; use"
-    ):
-        tv.fit(model, engine="julia", progress=False)
-    with pytest.raises(EngineError, match=r"cannot call tv.models.StochasticVolatility with missing returns"):
-        tv.sample_nuts(model, sampler="turing")
-    assert tv.fit(model, n_iterations=2, n_samples=2, progress=False).engine == "numpy"
+@pytest.mark.julia
+def test_missing_returns_are_left_out_of_the_turing_form() -> None:
+    model = StochasticVolatility(with_missing(make(12, 2).returns, 5))
+    runtime = tv.start_julia()
+    runtime.load("Turing")
+    points = draw_points(model, 5)
+    found = runtime.call(runtime.module.turing_log_density, model.to_julia(runtime), runtime.to_julia(points))
+    np.testing.assert_allclose(runtime.to_numpy(found), [by_scipy(model, x) for x in points], rtol=1e-8)
 
 
 def test_the_papers_small_problem_has_its_dimensions() -> None:

@@ -23,15 +23,20 @@ end
 const DevicePattern = ScalePattern{<:DeviceIndex}
 
 function P.beside(pattern::ScalePattern, flat::AbstractGPUVector)
-    (; dim, n_dense, n_blocks, block_dim, colptr) = pattern
+    (; dim, n_dense, n_blocks, block_dim, n_links, colptr) = pattern
     border = Int[(j - 1) * dim + i for j in 1:n_dense for i in j:dim]
     index = DeviceIndex(P.beside(border, flat), P.beside(dim .+ P.diagonal(pattern), flat))
-    return ScalePattern(dim, n_dense, n_blocks, block_dim, colptr, index)
+    return ScalePattern(dim, n_dense, n_blocks, block_dim, n_links, colptr, index)
 end
 
+on_cpu_only(what) =
+    throw(ArgumentError("$what runs on the CPU only in Julia; use device=\"cpu\", or engine=\"numpy\" for a GPU."))
+
 # its small triangular systems are solved entry by entry
-P.beside(::P.StochasticVolatility, ::AbstractGPUVector) =
-    throw(ArgumentError("the stochastic volatility model runs on the CPU only in Julia; use device=\"cpu\", or engine=\"numpy\" for a GPU."))
+P.beside(::P.StochasticVolatility, ::AbstractGPUVector) = on_cpu_only("the stochastic volatility model")
+
+# its recursions go step by step
+P.beside(::P.Objective{<:P.Model,<:P.Markov}, ::AbstractGPUVector) = on_cpu_only("the Markov family")
 
 # ---- the scale product ----------------------------------------------------------------------------------------------
 function P.add_scale_mul!(out::AbstractMatrix, pattern::DevicePattern, nonzeros::AbstractVector, U::AbstractMatrix)

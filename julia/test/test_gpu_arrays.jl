@@ -47,8 +47,9 @@ end
     @test collect(elbo_there) ≈ collect(elbo) rtol = tolerance
 end
 
-@testset "the model that cannot run on GPU arrays says so" begin
+@testset "the model and the family that cannot run on GPU arrays say so" begin
     @test_throws "runs on the CPU only" run_where(JLArray, MODELS[4], P.MeanField(), P.adam(), 1e-2)
+    @test_throws "Markov family runs on the CPU only" run_where(JLArray, MODELS[2], P.Markov(), P.adam(), 1e-2)
 end
 
 P.on_device(v::Vector, ::Val{:jl}) = JLArray(v)

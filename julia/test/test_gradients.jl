@@ -8,7 +8,14 @@ function random_signs(K, J; missing_share=0.0)
     return signs
 end
 
-random_returns(D, T) = 0.3 .* randn(MersenneTwister(22), D, T)
+"""Returns, D x T, a share of them missing."""
+function random_returns(D, T; missing_share=0.0)
+    rng = MersenneTwister(22)
+    returns = 0.3 .* randn(rng, D, T)
+    returns[rand(rng, D, T) .< missing_share] .= NaN
+    return returns
+end
+
 random_points(model, M; spread=0.3) = spread .* randn(MersenneTwister(23), P.dim(model.layout), M)
 
 function in_place(model, points::AbstractMatrix{T}) where {T}
@@ -95,6 +102,20 @@ end
     end
 end
 
+@testset "missing returns are left out of the sum, and their times stay" begin
+    returns = random_returns(2, 9; missing_share=0.3)
+    seen = findall(!isnan, returns)
+    @test length(seen) < length(returns)
+    model, points = P.StochasticVolatility(returns), random_points(P.StochasticVolatility(returns), 3)
+    # with every return there, and the density of those that are not taken off again
+    filled = P.StochasticVolatility(ifelse.(isnan.(returns), 0.5, returns))
+    for m in 1:3
+        y = reshape(points[8:end, m], 2, 9)
+        extra = sum(-(log(2π) + y[k] + 0.25 * exp(-y[k])) / 2 for k in findall(isnan, returns))
+        @test only(P.log_density(model, points[:, m:m])) ≈ only(P.log_density(filled, points[:, m:m])) - extra rtol = 1e-12
+    end
+end
+
 @testset "at 0, where |h| has no derivative" begin
     table = random_signs(4, 9)
     for model in (P.ItemResponse(table), P.ItemResponse(P.Answers(table)), P.StochasticVolatility(random_returns(3, 9)))
@@ -117,10 +138,13 @@ end
     end
 end
 
-@testset "volatility: $D series, $T times, $M points" for
-    (D, T, M) in [(1, 2, 1), (2, 2, 3), (1, 70, 2), (2, 64, 2), (3, 65, 2), (6, 262, 4), (9, 129, 2)]
+@testset "volatility: $D series, $T times, $M points, missing: $share" for
+    (D, T, M, share) in [
+        (1, 2, 1, 0.0), (2, 2, 3, 0.0), (1, 70, 2, 0.2), (2, 64, 2, 0.0), (3, 65, 2, 0.3), (6, 262, 4, 0.0), (6, 262, 4, 0.1),
+        (9, 129, 2, 0.0),
+    ]
 
-    model = P.StochasticVolatility(random_returns(D, T))
+    model = P.StochasticVolatility(random_returns(D, T; missing_share=share))
     points = random_points(model, M)
     values, slopes, _ = in_place(model, points)
     @test values ≈ P.log_density(model, points) rtol = 1e-12
@@ -132,6 +156,7 @@ const HOST_MODELS = [
     P.ItemResponse(random_signs(6, 700; missing_share=0.1)),
     P.ItemResponse(P.Answers(random_signs(6, 700; missing_share=0.5))),
     P.StochasticVolatility(random_returns(3, 300)),
+    P.StochasticVolatility(random_returns(3, 300; missing_share=0.1)),
 ]
 
 @testset "float32 differs by its rounding: $(nameof(typeof(model)))" for model in HOST_MODELS

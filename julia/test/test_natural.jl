@@ -1,4 +1,4 @@
-using LinearAlgebra: LowerTriangular, diag, diagm, dot, logdet, norm
+using LinearAlgebra: LowerTriangular, cholesky, diag, diagm, dot, logdet, norm
 
 const STANDARD_FAMILIES = [P.MeanField(), P.Structured(), P.FullRank()]
 const NATURAL_LAYOUTS = [P.Layout(3, 5, 1), P.Layout(2, 4, 2), P.Layout(2, 3, 3), P.Layout(0, 4, 2), P.Layout(4, 0, 0)]

@@ -1,5 +1,5 @@
 @testset "the objective's gradient equals central differences: $(nameof(typeof(family))), energy only: $energy_only" for
-    family in ALL_FAMILIES, energy_only in (false, true)
+    family in [ALL_FAMILIES; P.Markov()], energy_only in (false, true)
 
     model = MODELS[2]
     objective = P.Objective(model, family; energy_only)
@@ -57,7 +57,7 @@ end
 end
 
 @testset "the gradient in place is Zygote's: $(nameof(typeof(model))) $(nameof(typeof(family))) $energy_only" for
-    model in MODELS, family in ALL_FAMILIES, energy_only in (false, true)
+    model in MODELS, family in [ALL_FAMILIES; P.Markov()], energy_only in (false, true)
 
     objective = P.Objective(model, family; energy_only)
     rng = MersenneTwister(13)

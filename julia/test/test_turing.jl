@@ -15,6 +15,7 @@ const TURING_CASES = [
     "irt, 6 x 15" => P.ItemResponse(random_signs(MersenneTwister(3), 6, 15)),
     "volatility" => P.StochasticVolatility([0.1 -0.3 0.2 0.5; 0.4 0.2 -0.1 0.3; -0.2 0.1 0.3 -0.4]),
     "volatility, one series" => P.StochasticVolatility([0.1 -0.3 0.2 0.5 0.1]),
+    "volatility, some missing" => P.StochasticVolatility([0.1 -0.3 NaN 0.5; NaN 0.2 -0.1 0.3]),
     "volatility, 6 x 10" => P.StochasticVolatility(0.5 .* randn(MersenneTwister(4), 6, 10)),
     "irt, answers" => P.ItemResponse(P.Answers(random_signs(MersenneTwister(3), 6, 15))),
 ]
@@ -29,7 +30,7 @@ const TURING_CASES = [
     end
 end
 
-@testset "and so does its gradient: $name" for (name, model) in TURING_CASES[[1, 4, 6, 8]]
+@testset "and so does its gradient: $name" for (name, model) in TURING_CASES[[1, 4, 6, 8, 10]]
     form = P.turing_form(model; ad="reversediff")
     points = 0.4 .* randn(MersenneTwister(5), P.dim(model.layout), 3)
     slopes, expected = similar(points), similar(points)

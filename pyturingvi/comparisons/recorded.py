@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pyturingvi.errors import DataError
-from pyturingvi.families import Family, FullRank, MeanField, Structured
+from pyturingvi.families import Family, FullRank, Markov, MeanField, Structured
 from pyturingvi.models import Model, model_class
 from pyturingvi.optimize.rules import Adam, ProximalSGD, Rule
 
@@ -19,6 +19,7 @@ FAMILIES: dict[str, Family] = {
     "mean-field": MeanField(),
     "structured": Structured(),
     "structured-ns": Structured(standardized=False),
+    "markov": Markov(),
     "full-rank": FullRank(),
 }
 RULES: dict[str, Rule] = {"adam": Adam(1e-2), "proximal_sgd": ProximalSGD(1e-4)}

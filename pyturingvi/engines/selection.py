@@ -7,6 +7,7 @@ import warnings
 
 from pyturingvi.engines.base import Engine
 from pyturingvi.errors import EngineError
+from pyturingvi.families import Markov
 from pyturingvi.models.base import Model
 from pyturingvi.settings import Settings
 from pyturingvi.support.registry import class_path, defines, is_bundled
@@ -17,8 +18,11 @@ def obstacle(engine: str, model: Model, settings: Settings) -> str | None:
     if engine not in model.engines:
         return model.description
     if engine == "julia":
-        if settings.optimizer.ends_by_itself and settings.device != "cpu" and settings.device in model.devices:
-            return "natural gradients on a GPU"
+        if settings.device != "cpu" and settings.device in model.devices:
+            if settings.optimizer.ends_by_itself:
+                return "natural gradients on a GPU"
+            if isinstance(settings.family, Markov):
+                return "the markov family on a GPU"
         # a parent's `to_julia` would run the parent in place of what was passed
         for part in settings.parts:
             if not defines(part, "to_julia"):

@@ -55,6 +55,10 @@ class Markov(LocationScale):
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundLocationScale:
         return BoundMarkov(self, layout, dtype, xp)
 
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart."""
+        return runtime.call(runtime.module.Markov, self.base_distribution.to_julia(runtime))
+
 
 class BoundMarkov(BoundStructured):
     """The family at work."""

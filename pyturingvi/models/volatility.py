@@ -129,19 +129,6 @@ class StochasticVolatility(OnePassModel):
     def coords(self) -> dict[str, list[Any]]:
         return {"series": list(self.series), "series_2": list(self.series), "time": self._times.typed}
 
-    @property
-    def has_missing(self) -> bool:
-        """Whether returns are missing."""
-        return self._halves is not None
-
-    @property
-    def description(self) -> str:
-        return super().description + (" with missing returns" if self.has_missing else "")
-
-    @property
-    def engines(self) -> frozenset[str]:
-        return super().engines - ({"julia"} if self.has_missing else set())
-
     def starts(self, family: str) -> dict[str, tuple[np.ndarray, float]]:
         """Slow volatility: the usual start comes from families without a memory."""
         if family != "markov":
@@ -156,8 +143,6 @@ class StochasticVolatility(OnePassModel):
         return stale_prices(self.returns, self.series)
 
     def to_julia(self, runtime: Runtime) -> Any:
-        if self.has_missing:
-            return super().to_julia(runtime)  # refuses
         return runtime.call(runtime.module.volatility_model, address_of(self.returns), *self.returns.shape)
 
     def get_state(self) -> dict[str, Any]:

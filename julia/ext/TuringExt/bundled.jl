@@ -36,9 +36,11 @@ the table has no row.
     right ~ arraydist(BernoulliLogit.(gamma[item] .* alpha[student] .+ beta[item] .+ mu_beta))
 end
 
-"""Multivariate stochastic volatility (paper, section of the same name); `returns` is D x T."""
-@model function stochastic_volatility(returns, ::Type{R}=Float64) where {R}
-    D, T = size(returns)
+"""
+Multivariate stochastic volatility (paper, section of the same name) of D series over T times, from the returns that are
+there: `places` says where each stands in the D x T table.
+"""
+@model function stochastic_volatility(returns, places, D, T, ::Type{R}=Float64) where {R}
     mu ~ filldist(Cauchy(0, 10), D)
     phi ~ filldist(Uniform(-1, 1), D)
     tau ~ filldist(truncated(Cauchy(0, 5); lower=0), D)
@@ -49,7 +51,7 @@ end
     for t in 2:T
         y[:, t] ~ MvNormal(mu .+ phi .* (y[:, t - 1] .- mu), Q)
     end
-    returns ~ arraydist(Normal.(0, exp.(y ./ 2)))
+    returns ~ arraydist(Normal.(0, exp.(y[places] ./ 2)))
 end
 
 """The positive half of Student-t with 4 degrees of freedom: the prior of every standard deviation."""
@@ -69,7 +71,10 @@ function PyTuringVI.turing_model(model::PyTuringVI.ItemResponse)
     return item_response(student, item, model.signs[cells] .> 0, reverse(size(model.signs))...)
 end
 
-PyTuringVI.turing_model(model::PyTuringVI.StochasticVolatility) = stochastic_volatility(model.returns)
+function PyTuringVI.turing_model(model::PyTuringVI.StochasticVolatility)
+    places = findall(!isnan, vec(model.returns))
+    return stochastic_volatility(model.returns[places], places, size(model.returns)...)
+end
 
 local_names(model::PyTuringVI.IsotropicGaussian) = model.layout.n_local > 0 ? ["y"] : String[]
 local_names(::PyTuringVI.RobustPoisson) = ["eta"]

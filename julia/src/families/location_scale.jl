@@ -5,12 +5,16 @@
 
 CSC pattern of C: in every column the nonzeros run on from the diagonal without a gap, so that `colptr` (d + 1 entries,
 counted from 1) says it all. `index` is what another device than the CPU needs besides, nothing on the CPU.
+
+In the Markov family these are the entries of C that are parameters, and behind them stand the `n_links` matrices A_n, each
+of `block_dim` columns and rows; other families have none.
 """
 struct ScalePattern{I}
     dim::Int
     n_dense::Int
     n_blocks::Int
     block_dim::Int
+    n_links::Int
     colptr::Vector{Int}
     index::I
 end
@@ -19,8 +23,12 @@ function ScalePattern(family::Family, layout::Layout)
     d = dim(layout)
     n_dense, n_blocks, block_dim = scale_shape(family, layout)
     lengths = Iterators.flatten((d:-1:(d - n_dense + 1), Iterators.flatten(block_dim:-1:1 for _ in 1:n_blocks)))
-    return ScalePattern(d, n_dense, n_blocks, block_dim, pushfirst!(1 .+ cumsum(collect(Int, lengths)), 1), nothing)
+    colptr = pushfirst!(1 .+ cumsum(collect(Int, lengths)), 1)
+    return ScalePattern(d, n_dense, n_blocks, block_dim, n_links(family, layout), colptr, nothing)
 end
+
+"""Number of matrices A_n, from a local to the next."""
+n_links(::Family, ::Layout) = 0
 
 """The pattern as it serves parameters that lie where `flat` does."""
 beside(pattern::ScalePattern, ::AbstractVector) = pattern
@@ -33,8 +41,14 @@ function n_nonzeros(pattern::ScalePattern)
     return block_start(pattern) + pattern.n_blocks * (pattern.block_dim * (pattern.block_dim + 1) ÷ 2)
 end
 
+ChainRulesCore.@non_differentiable n_nonzeros(::Any)
+
+"""Number of entries of all A_n."""
+n_chain(pattern::ScalePattern) = pattern.n_links * pattern.block_dim^2
+
 """Number of parameters p, location included (paper, table 1)."""
-n_params(family::Family, layout::Layout) = dim(layout) + n_nonzeros(ScalePattern(family, layout))
+n_params(family::Family, layout::Layout) = n_params(ScalePattern(family, layout))
+n_params(pattern::ScalePattern) = pattern.dim + n_nonzeros(pattern) + n_chain(pattern)
 
 """Places of the d entries `C_ii` among the nonzeros: the first of each column."""
 diagonal(pattern::ScalePattern) = @view pattern.colptr[1:(end - 1)]
@@ -43,7 +57,10 @@ diagonal(pattern::ScalePattern) = @view pattern.colptr[1:(end - 1)]
 location(pattern::ScalePattern, flat::AbstractVector) = @view flat[1:(pattern.dim)]
 
 """The nonzeros of C of a flat parameter vector, a view."""
-nonzeros_of(pattern::ScalePattern, flat::AbstractVector) = @view flat[(pattern.dim + 1):end]
+nonzeros_of(pattern::ScalePattern, flat::AbstractVector) = @view flat[(pattern.dim + 1):(pattern.dim + n_nonzeros(pattern))]
+
+"""The matrices A_n of a flat parameter vector, one after the other and each column by column, a view."""
+chain_of(pattern::ScalePattern, flat::AbstractVector) = @view flat[(pattern.dim + n_nonzeros(pattern) + 1):end]
 
 # ---- points and entropy -----------------------------------------------------------------------------------------
 """
@@ -64,7 +81,7 @@ end
 """
     pullback!(out, family, layout, pattern, flat, U, points, G)
 
-Write the parameters' gradient into `out`, given the objective's gradient G at `points`; G may be overwritten.
+Write the parameters' gradient into `out`, given the objective's gradient G at `points`; both may be overwritten.
 """
 function pullback!(
     out::AbstractVector, ::Family, ::Layout, pattern::ScalePattern, ::AbstractVector, U::AbstractMatrix,

@@ -8,20 +8,22 @@
     Unpacked{T}(pattern)
 
 Flat parameters `[m; C]`, or a step `[a; K]`, with the dense columns as a `d x n_dense` matrix that BLAS can read: zero
-above the diagonal. `blocks` are the packed lower triangles behind it, in CSC order.
+above the diagonal. `blocks` are the packed lower triangles behind it, in CSC order; `chain` has the matrices A_n of the
+Markov family, or their steps L_n, and is empty in all others.
 """
 struct Unpacked{T}
     location::Vector{T}
     dense::Matrix{T}
     blocks::Vector{T}
+    chain::Vector{T}
 end
 
 function Unpacked{T}(pattern::ScalePattern) where {T}
-    d, n = pattern.dim, pattern.n_dense
-    return Unpacked(zeros(T, d), zeros(T, d, n), zeros(T, n_nonzeros(pattern) - block_start(pattern)))
+    d, n, n_in_blocks = pattern.dim, pattern.n_dense, n_nonzeros(pattern) - block_start(pattern)
+    return Unpacked(zeros(T, d), zeros(T, d, n), zeros(T, n_in_blocks), zeros(T, n_chain(pattern)))
 end
 
-parts(u::Unpacked) = u.location, u.dense, u.blocks
+parts(u::Unpacked) = u.location, u.dense, u.blocks, u.chain
 clear!(u::Unpacked{T}) where {T} = map(part -> fill!(part, zero(T)), parts(u))
 
 function unpack!(u::Unpacked, pattern::ScalePattern, flat::AbstractVector)
@@ -31,6 +33,7 @@ function unpack!(u::Unpacked, pattern::ScalePattern, flat::AbstractVector)
         copyto!(u.dense, (j - 1) * d + j, flat, d + pattern.colptr[j], d - j + 1)
     end
     copyto!(u.blocks, 1, flat, d + start + 1, length(u.blocks))
+    copyto!(u.chain, chain_of(pattern, flat))
     return u
 end
 
@@ -41,6 +44,7 @@ function pack!(flat::AbstractVector, pattern::ScalePattern, u::Unpacked)
         copyto!(flat, d + pattern.colptr[j], u.dense, (j - 1) * d + j, d - j + 1)
     end
     copyto!(flat, d + start + 1, u.blocks, 1, length(u.blocks))
+    copyto!(chain_of(pattern, flat), u.chain)
     return flat
 end
 
@@ -57,21 +61,23 @@ function each_panel(visit, pattern::ScalePattern, bottom::Int=pattern.dim)
     return nothing
 end
 
-"""Add `C U` to `out`."""
-function add_scale_mul!(out::AbstractMatrix{T}, pattern::ScalePattern, C::Unpacked{T}, U::AbstractMatrix{T}) where {T}
+"""Write `C U` into `out`."""
+function scale_mul!(out::AbstractMatrix{T}, pattern::ScalePattern, C::Unpacked{T}, U::AbstractMatrix{T}) where {T}
+    local_mul!(out, pattern, C.blocks, C.chain, U, 0)
     each_panel(pattern) do columns, rows
         @views BLAS.gemm!('N', 'N', one(T), C.dense[rows, columns], U[columns, :], one(T), out[rows, :])
     end
-    return add_block_mul!(out, pattern, C.blocks, U, 0)
+    return out
 end
 
-"""Add `C' G` to `out`."""
+"""Add `C' G` to `out`; G may be overwritten."""
 function add_scale_adjoint_mul!(
     out::AbstractMatrix{T}, pattern::ScalePattern, C::Unpacked{T}, G::AbstractMatrix{T}
 ) where {T}
     each_panel(pattern) do columns, rows
         @views BLAS.gemm!('T', 'N', one(T), C.dense[rows, columns], G[rows, :], one(T), out[columns, :])
     end
+    run_backward!(G, pattern, C.chain)
     return add_block_adjoint_mul!(out, pattern, C.blocks, G, 0)
 end
 
@@ -139,8 +145,8 @@ end
 """
     bound_step!(step, velocity, pattern, rate, global_rate, trust, factors) -> share of blocks cut short, NaN if not finite
 
-Write `rate * velocity` into `step`, each block cut to norm `trust`: the globals, and each local with its border row.
-The globals' own block has the `global_rate` where that is larger. `factors` is a buffer of length d.
+Write `rate * velocity` into `step`, each block cut to norm `trust`: the globals, and each local with its rows of the border
+and of the chain. The globals' own block has the `global_rate` where that is larger. `factors` is a buffer of length d.
 """
 function bound_step!(
     step::Unpacked{T}, velocity::Unpacked{T}, pattern::ScalePattern, rate::T, global_rate::T, trust::T,
@@ -170,9 +176,12 @@ function bound_step!(
     if b == 1
         step.blocks .= view(factors, (n + 1):(pattern.dim)) .* velocity.blocks
     else
-        each_block_entry(pattern, 0) do place, row, column
+        each_block_entry(pattern, 0, 1:1) do place, row, _, _
             @inbounds step.blocks[place] = factors[row] * velocity.blocks[place]
         end
+    end
+    each_chain_entry(pattern) do place, row
+        @inbounds step.chain[place] = factors[row] * velocity.chain[place]
     end
     return n_cut / (pattern.n_blocks + (n > 0))
 end
@@ -189,9 +198,12 @@ function row_squares!(out::Vector, step::Unpacked, pattern::ScalePattern)
     if pattern.block_dim == 1
         view(out, (n + 1):(pattern.dim)) .+= abs2.(step.blocks)
     else
-        each_block_entry(pattern, 0) do place, row, column
+        each_block_entry(pattern, 0, 1:1) do place, row, _, _
             @inbounds out[row] += abs2(step.blocks[place])
         end
+    end
+    each_chain_entry(pattern) do place, row
+        @inbounds out[row] += abs2(step.chain[place])
     end
     return out
 end
@@ -207,29 +219,32 @@ function keeps_diagonal(C::Unpacked, step::Unpacked, pattern::ScalePattern)
 end
 
 """
-    retract!(C, step, spare, pattern)
+    retract!(C, step, spare, pattern, roots)
 
-Move the member C of the family along a step: `m + C a` and `C (I + K + B^2/2)`. `spare` is overwritten.
+Move the member C of the family along a step: `m + C a` and `C (I + K + B^2/2)`, and its chain as `retract_chain!` says.
+`step` and `spare` are overwritten.
 """
-function retract!(C::Unpacked{T}, step::Unpacked{T}, spare::Unpacked{T}, pattern::ScalePattern) where {T}
+function retract!(
+    C::Unpacked{T}, step::Unpacked{T}, spare::Unpacked{T}, pattern::ScalePattern, roots::Vector{T}
+) where {T}
     n, d = pattern.n_dense, pattern.dim
     column(v) = reshape(v, d, 1)
-    copyto!(spare.location, C.location)
-    add_scale_mul!(column(spare.location), pattern, C, column(step.location))
-    copyto!(C.location, spare.location)
+    scale_mul!(column(spare.location), pattern, C, column(step.location))
+    C.location .+= spare.location
     if n > 0
         z, y = 1:n, (n + 1):d
+        n < d && local_mul!(spare.dense, pattern, C.blocks, C.chain, step.dense, 0)
         change = view(spare.dense, z, :)  # E - I = K + K^2/2, then C_zz (E - I)
         copyto!(change, view(step.dense, z, :))
         lower_mul!(view(step.dense, z, :), change, pattern)
         change .= view(step.dense, z, :) .+ change ./ 2
         if n < d
-            @views BLAS.gemm!('N', 'N', one(T), C.dense[y, :], change, zero(T), spare.dense[y, :])
-            add_block_mul!(spare.dense, pattern, C.blocks, step.dense, 0)
+            @views BLAS.gemm!('N', 'N', one(T), C.dense[y, :], change, one(T), spare.dense[y, :])
         end
         lower_mul!(view(C.dense, z, :), change, pattern)
         C.dense .+= spare.dense
     end
+    retract_chain!(C, step, pattern, roots)  # with the blocks as they were
     retract_blocks!(C.blocks, step.blocks, spare.blocks, pattern)
     return C
 end
@@ -242,13 +257,16 @@ function lower_mul!(A::AbstractMatrix{T}, B::AbstractMatrix{T}, pattern::ScalePa
     return B
 end
 
+"""Place of an entry in a packed lower triangle of order b."""
+@inline place_in_block(b::Int, row::Int, column::Int) = (column - 1) * b - column * (column - 1) ÷ 2 + row
+
 function retract_blocks!(c::Vector{T}, k::Vector{T}, change::Vector{T}, pattern::ScalePattern) where {T}
     b = pattern.block_dim
     if b <= 1  # without blocks there is nothing
         c .*= 1 .+ k .+ k .* k ./ 2
         return c
     end
-    size, entry = b * (b + 1) ÷ 2, (row, column) -> (column - 1) * b - column * (column - 1) ÷ 2 + row
+    size, entry = b * (b + 1) ÷ 2, (row, column) -> place_in_block(b, row, column)
     @inbounds for start in 0:size:(length(c) - 1)
         for column in 1:b, row in column:b
             square = zero(T)

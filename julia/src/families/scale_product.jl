@@ -160,10 +160,8 @@ function add_block_mul!(
             end
         end
     else
-        for m in axes(U, 2)
-            each_block_entry(pattern, start) do place, row, column
-                @inbounds out[row, m] += c[place] * U[column, m]
-            end
+        each_block_entry(pattern, start, axes(U, 2)) do place, row, column, m
+            @inbounds out[row, m] += c[place] * U[column, m]
         end
     end
     return out
@@ -187,10 +185,8 @@ function add_block_pullback!(
             end
         end
     else
-        for m in axes(U, 2)
-            each_block_entry(pattern, start) do place, row, column
-                @inbounds out[place] += G[row, m] * U[column, m]
-            end
+        each_block_entry(pattern, start, axes(U, 2)) do place, row, column, m
+            @inbounds out[place] += G[row, m] * U[column, m]
         end
     end
     return out
@@ -208,24 +204,48 @@ function add_block_adjoint_mul!(
             end
         end
     else
-        for m in axes(G, 2)
-            each_block_entry(pattern, start) do place, row, column
-                @inbounds out[column, m] += c[place] * G[row, m]
-            end
+        each_block_entry(pattern, start, axes(G, 2)) do place, row, column, m
+            @inbounds out[column, m] += c[place] * G[row, m]
         end
     end
     return out
 end
 
-"""Call `visit(place, row, column)` for each nonzero in the blocks, in CSC order."""
-@inline function each_block_entry(visit, pattern::ScalePattern, start::Int)
-    b, place, corner = pattern.block_dim, start, pattern.n_dense
-    for _ in 1:(pattern.n_blocks)
-        for column in 1:b, row in column:b
-            place += 1
-            visit(place, corner + row, corner + column)
+"""
+    local_mul!(out, pattern, c, chain, U, start)
+
+Write `C_yy U_y` into the local rows of `out`, and 0 into the others: the rests `r_n` of the Markov family, and without a
+chain the blocks' product alone.
+"""
+function local_mul!(
+    out::AbstractMatrix, pattern::ScalePattern, c::AbstractVector, chain::AbstractVector, U::AbstractMatrix,
+    start::Int=block_start(pattern),
+)
+    add_block_mul!(fill!(out, 0), pattern, c, U, start)
+    return run_forward!(out, pattern, chain)
+end
+
+"""Call `visit(place, row, column, m)` for each m and, in CSC order, each nonzero in the blocks."""
+@inline function each_block_entry(visit::F, pattern::ScalePattern, start::Int, draws) where {F}
+    # a literal order lets the compiler unroll
+    @nexprs 8 B -> (pattern.block_dim == B && return each_block_entry(visit, pattern, start, draws, Val(B)))
+    return each_block_entry(visit, pattern, start, draws, pattern.block_dim)
+end
+
+@inline function each_block_entry(visit::F, pattern::ScalePattern, start::Int, draws, order) where {F}
+    b = order_of(order)
+    for m in draws
+        place, corner = start, pattern.n_dense
+        for _ in 1:(pattern.n_blocks)
+            for column in 1:b, row in column:b
+                place += 1
+                visit(place, corner + row, corner + column, m)
+            end
+            corner += b
         end
-        corner += b
     end
     return nothing
 end
+
+@inline order_of(::Val{b}) where {b} = b
+@inline order_of(b::Int) = b

@@ -1,17 +1,25 @@
 """
 Multivariate stochastic volatility (paper, "Multivariate Stochastic Volatility").
 
-`returns` is D x T. Globals: `[mu, logit-type phi, log tau, partial correlations]`; the local of time t is `y_t` (D).
+`returns` is D x T, NaN where one is missing: it is left out of the likelihood. Globals: `[mu, logit-type phi, log tau, partial
+correlations]`; the local of time t is `y_t` (D).
 """
 struct StochasticVolatility{A<:AbstractMatrix} <: Model
     layout::Layout
     returns::A
+    half_squares::A  # x^2 / 2, and what weighs y: 1/2; both 0 where the return is missing
+    halves::A
+    n_observed::Int
 end
 
 function StochasticVolatility(returns::AbstractMatrix)
     D, T = size(returns)
     T >= 2 || throw(ArgumentError("StochasticVolatility: returns must cover at least 2 times, got $T."))
-    return StochasticVolatility(Layout(3D + D * (D - 1) ÷ 2, T, D), plain_on_host(returns))
+    given = plain_on_host(float(returns))
+    observed = .!isnan.(given)
+    half_squares = abs2.(ifelse.(observed, given, zero(eltype(given)))) ./ 2
+    halves = convert(typeof(given), observed ./ 2)
+    return StochasticVolatility(Layout(3D + D * (D - 1) ÷ 2, T, D), given, half_squares, halves, sum(observed))
 end
 
 volatility_model(returns::Int, n_times::Int, n_series::Int) =
@@ -40,8 +48,8 @@ function density_of_point(model::StochasticVolatility, z::AbstractVector, y::Abs
     white = LinearAlgebra.LowerTriangular(scale) \ innovations
     log_det = sum(log_tau) + sum(log.(L[1:(D + 1):(D * D)]))
     path = -sum(abs2, white) / 2 - R(T) * log_det
-    observed = -sum(y) / 2 - sum(abs2.(model.returns) .* exp.(-y)) / 2
-    return prior + path + observed - R(D * T * log(2π))
+    observed = -sum(model.halves .* y) - sum(model.half_squares .* exp.(-y))
+    return prior + path + observed - R((D * T + model.n_observed) / 2 * log(2π))
 end
 
 # ---- in place, on the CPU -------------------------------------------------------------------------------------------
@@ -55,6 +63,7 @@ const BLOCK_TIMES = 64
 """Buffers: data, globals of one point, and for a block of times one row a time."""
 struct VolatilityBuffers{T}
     half_squares::Vector{T}
+    halves::Vector{T}
     z::Vector{Float64}
     phi::Vector{Float64}
     tau::Vector{Float64}
@@ -73,7 +82,8 @@ end
 function scratch(model::HostVolatility, ::Type{T}) where {T<:Union{Float32,Float64}}
     D, n_global = size(model.returns, 1), model.layout.n_global
     return VolatilityBuffers{T}(
-        vec(abs2.(model.returns)) ./ 2,
+        vec(model.half_squares),
+        vec(model.halves),
         zeros(n_global),
         zeros(D),
         zeros(D),
@@ -102,7 +112,7 @@ function log_density!(
                 squares += sum_squares(buffers.white, i, count)
             end
         end
-        values[m] = global_density(model, buffers.z) - squares / 2 - observed(buffers.half_squares, y)
+        values[m] = global_density(model, buffers.z) - squares / 2 - observed(buffers, y)
     end
     return values
 end
@@ -126,7 +136,7 @@ function log_density_and_gradient!(
         fill!(buffers.factor_slopes, 0.0)
         fill!(buffers.sums, 0.0)
         y, out = view(points, rows, m), view(slopes, rows, m)
-        observed_slopes!(out, buffers.half_squares, y)
+        observed_slopes!(out, buffers, y)
         squares = 0.0
         for start in 0:BLOCK_TIMES:(n_times - 1)
             count = min(BLOCK_TIMES, n_times - start)
@@ -141,7 +151,7 @@ function log_density_and_gradient!(
                 end
             end
         end
-        isnothing(values) || (values[m] = global_density(model, buffers.z) - squares / 2 - observed(buffers.half_squares, y))
+        isnothing(values) || (values[m] = global_density(model, buffers.z) - squares / 2 - observed(buffers, y))
         global_slopes!(buffers, n_times)
         for k in eachindex(buffers.slopes)
             slopes[k, m] = buffers.slopes[k]
@@ -289,18 +299,20 @@ function add_pulled!(out::AbstractVector{T}, buffers::VolatilityBuffers{T}, star
     return nothing
 end
 
-"""`sum y/2 + x^2 exp(-y)/2`, the returns' log density with the sign turned and without its constant."""
-function observed(half_squares::Vector{T}, y::AbstractVector{T}) where {T}
+"""`sum y/2 + x^2 exp(-y)/2` over the returns there are, their log density with the sign turned and without its constant."""
+function observed(buffers::VolatilityBuffers{T}, y::AbstractVector{T}) where {T}
+    (; half_squares, halves) = buffers
     total = 0.0
-    @inbounds @simd for n in eachindex(half_squares)
-        total += Float64(y[n]) / 2 + Float64(half_squares[n] * fast_exp(-y[n]))
+    @inbounds @simd for n in eachindex(half_squares, halves)
+        total += Float64(halves[n] * y[n]) + Float64(half_squares[n] * fast_exp(-y[n]))
     end
     return total
 end
 
-function observed_slopes!(out::AbstractVector{T}, half_squares::Vector{T}, y::AbstractVector{T}) where {T}
-    @inbounds @simd ivdep for n in eachindex(half_squares)
-        out[n] = muladd(half_squares[n], fast_exp(-y[n]), -one(T) / 2)
+function observed_slopes!(out::AbstractVector{T}, buffers::VolatilityBuffers{T}, y::AbstractVector{T}) where {T}
+    (; half_squares, halves) = buffers
+    @inbounds @simd ivdep for n in eachindex(half_squares, halves)
+        out[n] = muladd(half_squares[n], fast_exp(-y[n]), -halves[n])
     end
     return nothing
 end
@@ -308,7 +320,7 @@ end
 """All terms without a time index: priors, log-Jacobians, log det Q, constants."""
 function global_density(model::StochasticVolatility, z::Vector{Float64})
     D, n_times = size(model.returns)
-    total = -D * log(10π) + D * log(2 / 5π) - lkj_log_normalizer(D) - D * n_times * log(2π)
+    total = -D * log(10π) + D * log(2 / 5π) - lkj_log_normalizer(D) - (D * n_times + model.n_observed) / 2 * log(2π)
     for i in 1:D
         mu, v, log_tau = z[i], z[D + i], z[2D + i]
         total += uniform_on_tanh_scale(v) - log1p(abs2(mu / 10))

@@ -57,6 +57,7 @@ mutable struct NaturalRun{T,O<:Objective,N,S}
     const velocity::Vector{T}
     const scratch::S
     const member::Unpacked{T}
+    const roots::Vector{T}  # what `local_roots!` gives of the member, in the Markov family
     const tangent::Unpacked{T}
     speed::Unpacked{T}
     spare::Unpacked{T}
@@ -74,8 +75,9 @@ function NaturalRun(
     is_direct(objective.family) && throw(ArgumentError("natural gradients need the standardized form of the family."))
     member, tangent, speed, spare = (Unpacked{T}(objective.pattern) for _ in 1:4)
     buffers, buffers_of_model = NaturalBuffers{T}(1, 0, 1), scratch(objective.model, T)
+    roots = zero(member.chain)
     return NaturalRun(
-        objective, noise, flat, velocity, buffers_of_model, member, tangent, speed, spare, buffers, done, count
+        objective, noise, flat, velocity, buffers_of_model, member, roots, tangent, speed, spare, buffers, done, count
     )
 end
 
@@ -117,7 +119,7 @@ end
 
 """Make one update and add its column to `stats`; false if it cannot be made."""
 function update!(run::NaturalRun{T}, leg::Leg, stats::Vector{Float64}) where {T}
-    (; member, tangent, speed, spare, buffers) = run
+    (; member, roots, tangent, speed, spare, buffers) = run
     pattern, base, values = run.objective.pattern, run.objective.family.base, buffers.values
     tangent!(tangent, run, draw!(run.noise, run.done)) || return false
     inner = run.count > 0 ? fisher_inner(tangent, speed, pattern, base) : NaN
@@ -129,7 +131,7 @@ function update!(run::NaturalRun{T}, leg::Leg, stats::Vector{Float64}) where {T}
     cut = bound_step!(tangent, spare, pattern, rates..., T(leg.trust), buffers.factors)
     isfinite(cut) && keeps_diagonal(member, tangent, pattern) || return false
     run.speed, run.spare = spare, speed
-    retract!(member, tangent, speed, pattern)
+    retract!(member, tangent, speed, pattern, roots)
     run.count += 1
     run.done += 1
     mean = sum(values) / length(values)
@@ -156,7 +158,7 @@ function tangent!(t::Unpacked{T}, run::NaturalRun{T}, U::AbstractMatrix{T}) wher
         some(A) = view(A, :, eachindex(columns))
         u, product, points = view(U, :, columns), some(buffers.product), some(buffers.points)
         slopes, others = map(some, buffers.slopes)
-        add_scale_mul!(fill!(product, 0), pattern, member, u)
+        scale_mul!(product, pattern, member, u)
         for (k, g) in zip(1:signs, (slopes, others))
             points .= member.location .+ (k == 1 ? one(T) : -one(T)) .* product
             found = view(values, (k - 1) * m .+ columns)
@@ -183,10 +185,12 @@ function tangent!(t::Unpacked{T}, run::NaturalRun{T}, U::AbstractMatrix{T}) wher
         signs == 1 && add_columns!(t.location, product)
         add_scale_adjoint_mul!(product, pattern, member, slopes)
         add_outer!(t, pattern, product, u)
+        add_chain_outer!(t, pattern, member, product, u, points)
     end
     column(v) = reshape(v, :, 1)
     add_scale_adjoint_mul!(column(t.location), pattern, member, column(total))
     normalize!(t, pattern, base, signs * m)
+    normalize_chain!(t, pattern, local_roots!(run.roots, run.spare.chain, pattern, member))
     return true
 end
 
