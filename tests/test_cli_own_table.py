@@ -176,6 +176,17 @@ def test_a_fit_that_has_converged_ends_with_code_0(
         ("rates.csv --model volatility --prices day", "Unknown column of rates.csv 'day'"),
         ("ticks.csv --model volatility --prices kind", "must hold numbers"),
         ("ticks.csv --model volatility --prices y", "are not above 0"),
+        ("rates.csv --model volatility --returns usd", "never changes its sign"),
+        (
+            "ticks.csv --model robust-poisson --response y --covariates scale(agee)",
+            "Unknown column of ticks.csv 'agee'",
+        ),
+        ("ticks.csv --model robust-poisson --response y --covariates scale(kind)", "column 'kind' must hold numbers"),
+        ("ticks.csv --model robust-poisson --response y --covariates age,county", "Join columns with +"),
+        ("odd.csv --model robust-poisson --response y --covariates one+x", "column 'one' has one value only"),
+        ("odd.csv --model robust-poisson --response y --covariates scale(one)", "column 'one' has one value only"),
+        ("odd.csv --model robust-poisson --response y --covariates text", "is text, 4 different ones in 4 rows"),
+        ("gaps.csv --model robust-poisson --response y --covariates scale(age)", "column 'age' is missing in 1 rows"),
         ("none.csv --model irt", "There is no file"),
         ("semicolons.csv --model irt", "divided by semicolons"),
         ("binary.csv --model irt", "cannot be read as a table"),
@@ -192,6 +203,7 @@ def test_a_mistake_is_one_line_with_code_2(
     Path("semicolons.csv").write_text("a;b\n1;0\n")
     Path("binary.csv").write_bytes(b"\xff\xfe\x00")
     Path("gaps.csv").write_text("y,age\n1,2.5\n2,\n")
+    Path("odd.csv").write_text("y,one,x,text\n1,1,2.5,1 m\n2,1,3.5,2 m\n0,1,1.5,3 m\n4,1,0.5,4 m\n")
     before = sorted(Path().iterdir())
     code, shown, notes = command("fit", *arguments.split(), capsys=capsys, monkeypatch=monkeypatch)
     assert (code, shown) == (2, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -96,6 +97,7 @@ def _item_response(said: OwnTable, table: pd.DataFrame, name: str, note: Callabl
 
 def _volatility(said: OwnTable, table: pd.DataFrame, name: str, note: Callable[[str], None]) -> Model:
     from pyturingvi.models import StochasticVolatility
+    from pyturingvi.models.volatility_returns import refuse_prices
 
     if (said.prices is None) == (said.returns is None):
         raise InputError("--model volatility needs --prices or --returns: names of columns with commas between them.")
@@ -110,6 +112,8 @@ def _volatility(said: OwnTable, table: pd.DataFrame, name: str, note: Callable[[
         if low.any():
             raise InputError(f"{name}: {int(low.sum())} of the prices are not above 0, and have no log returns.")
         series = series.apply(np.log).diff().iloc[1:]
+    elif not series.isna().all().any():
+        refuse_prices(series.to_numpy(dtype=float), wanted)  # centred, they would no longer show it
     still = int((series == 0).to_numpy().sum())
     if still:
         note(f"{name}: {still} returns of exactly 0, of prices that did not move, are left out as missing")
@@ -177,20 +181,38 @@ def _by_date(column: str | None, table: pd.DataFrame, name: str) -> pd.DataFrame
     return table.drop(columns=chosen).set_index(dates).sort_index()
 
 
+_NUMERIC = {"scale", "center", "standardize", "poly", "bs", "cs", "cr", "cc"}  # functions of numbers
+
+
 # ---- formulas ----------------------------------------------------------------------------------------------
 def _design(formula: str, table: pd.DataFrame, name: str, note: Callable[[str], None]) -> pd.DataFrame:
     """Columns of a formula without its intercept, which the model has of its own; categories as contrasts."""
     formulaic = require("formulaic", "formula", "--covariates")
     try:
         parsed = formulaic.Formula(f"1 + {formula}")
-        wanted = sorted(map(str, parsed.required_variables))
         bare = {factor.expr for term in parsed for factor in term.factors}
+        scaled = {column for expression in bare for column in _first_arguments(expression)}
+        wanted = sorted(set(map(str, parsed.required_variables)) | scaled)
     except Exception as error:  # formulaic's own kinds
-        raise InputError(f"--covariates {formula!r} is no formula: {str(error).splitlines()[0]}") from None
+        hint = " Join columns with +." if "," in formula else ""
+        raise InputError(f"--covariates {formula!r} is no formula: {str(error).splitlines()[0]}{hint}") from None
     for column in wanted:
-        missing = int(_column(table, column, name).isna().sum())
+        values = _column(table, column, name)
+        missing = int(values.isna().sum())
         if missing:
             raise InputError(f"{name}: column {column!r} is missing in {missing} rows. Fill it in or drop these rows.")
+        if values.nunique() == 1:
+            raise InputError(
+                f"{name}: column {column!r} has one value only, whose effect is the intercept's. Leave it out."
+            )
+        text = values.dtype.kind not in "iufb"
+        if text and column in scaled and column not in bare:
+            raise InputError(f"{name}: column {column!r} must hold numbers; {str(values.iloc[0])!r} is none.")
+        if text and column in bare and values.nunique() > len(table) / 2:
+            raise InputError(
+                f"{name}: column {column!r} is text, {values.nunique()} different ones in {len(table)} rows: a number "
+                f"with a unit in it? Make it numbers; or write C({column}) if these are categories."
+            )
     table = _with_categories(table, [column for column in wanted if column in bare], name, note)
     try:
         matrix = formulaic.model_matrix(parsed, table, na_action="raise", output="pandas")
@@ -202,6 +224,18 @@ def _design(formula: str, table: pd.DataFrame, name: str, note: Callable[[str], 
     import pandas as pd
 
     return pd.DataFrame(found.to_numpy(dtype=float), columns=list(map(str, found.columns)), index=table.index)
+
+
+def _first_arguments(expression: str) -> set[str]:
+    """Columns that are called by `scale(x)` and the like, of which formulaic does not tell."""
+    try:
+        nodes = list(ast.walk(ast.parse(expression)))
+    except SyntaxError:  # a name in backticks
+        return set()
+    called = [node for node in nodes if isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Name)]
+    return {
+        node.args[0].id for node in called if isinstance(node.args[0], ast.Name) and ast.unparse(node.func) in _NUMERIC
+    }
 
 
 def _with_categories(table: pd.DataFrame, columns: list[str], name: str, note: Callable[[str], None]) -> pd.DataFrame:

@@ -50,8 +50,9 @@ class Starts:
         if not self.disagree:
             return f"{words}."
         return (
-            f"{words}. They are as good as each other and differ by {self.distance:.1f} of its standard deviations in "
-            f"{self.where}: the posterior is wider there than the fit says, or has more than one mode."
+            f"{words}. These ELBOs do not tell which is right, and they differ by {self.distance:.1f} of its "
+            f"standard deviations in {self.where}: the posterior is wider there than the fit says, or has more than "
+            "one mode."
         )
 
 

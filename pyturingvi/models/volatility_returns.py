@@ -35,7 +35,7 @@ def read_returns(value: Any) -> tuple[np.ndarray, list[str], Labels]:
         raise InputError(f"{WHAT} hold {largest:g}: squares of such values overflow. Returns are near 0.")
     _refuse_disorder(table)
     _refuse_empty_series(returns, series)
-    _refuse_prices(returns, series)
+    refuse_prices(returns, series)
     _refuse_zeros(returns, series, times)
     return returns, series, times
 
@@ -116,7 +116,8 @@ def _refuse_empty_series(returns: np.ndarray, series: list[str]) -> None:
         )
 
 
-def _refuse_prices(returns: np.ndarray, series: list[str]) -> None:
+def refuse_prices(returns: np.ndarray, series: list[str]) -> None:
+    """An InputError where a column (T, D) of returns, not centred yet, must be prices."""
     low, high = np.nanmin(returns, axis=0), np.nanmax(returns, axis=0)
     n_observed = (~np.isnan(returns)).sum(axis=0)
     far = (n_observed > 2) & (np.minimum(abs(low), abs(high)) > _SPREADS * (high - low))
