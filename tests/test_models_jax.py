@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,15 @@ def eight_schools(p: dict[str, Any]) -> Any:
     normal = jax.scipy.stats.norm.logpdf
     effects = normal(p["theta"], p["mu"], tau).sum() + normal(Y, p["theta"], SIGMA).sum()
     return normal(p["mu"], 0.0, 5.0) + cauchy + effects
+
+
+@pytest.fixture(autouse=True)
+def jax_in_32_bits() -> Iterator[None]:
+    """JAX as a user finds it, whatever a test before this one has set in the process."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", False)
+    yield
+    jax.config.update("jax_enable_x64", before)
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,15 @@ SCHOOLS = list("ABCDEFGH")
 RNG = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def jax_in_32_bits() -> Iterator[None]:
+    """JAX as a user finds it, whatever a test before this one has set in the process."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", False)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
 def eight_schools(sigma: np.ndarray, y: np.ndarray | None = None) -> None:
     mu = numpyro.sample("mu", dist.Normal(0, 5))
     tau = numpyro.sample("tau", dist.HalfCauchy(5))

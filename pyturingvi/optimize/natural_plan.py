@@ -210,7 +210,9 @@ class NaturalPlan:
     def _swings(self, error: float) -> bool:
         """Whether steps too long for the rate lead back and forth, far from the optimum, and never beyond the best."""
         rows = [row for row in self.history[-_RECOVERY:] if row[0] > self.state.since]
-        return len(rows) == _RECOVERY and error > self._far and all(row[1] < self.state.best for row in rows)
+        turns_back = sum(row[3] for row in rows) < 0  # the directions' inner products
+        stuck = len(rows) == _RECOVERY and all(row[1] < self.state.best for row in rows)
+        return stuck and turns_back and error > self._far
 
     def _still_rises(self) -> bool:
         """Whether the ELBO of a stage but the last still rises by more than its noise and more than is worth it."""
