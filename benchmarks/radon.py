@@ -103,3 +103,17 @@ def radon(county: np.ndarray, first_floor: np.ndarray, uranium: np.ndarray, y: n
 def in_numpyro(**arrays: np.ndarray) -> tv.models.NumPyro:
     """The NumPyro model, in one line."""
     return tv.models.NumPyro(radon, kwargs=arrays)
+
+
+# ---- PyMC -----------------------------------------------------------------------------------------------------
+def in_pymc(county: np.ndarray, first_floor: np.ndarray, uranium: np.ndarray, y: np.ndarray) -> tv.models.PyMC:
+    """The PyMC model, in one line more."""
+    import pymc as pm
+
+    with pm.Model(coords={"counties": range(len(uranium))}) as model:
+        base, by_uranium, effect = (pm.Normal(name, 0, 5) for name in GLOBALS[:3])
+        sds = [pm.HalfNormal(name, 1) for name in ("sd_level", "sd_effect", "sd_house")]
+        level = pm.Normal("level", base + by_uranium * uranium, sds[0], dims="counties")
+        floor = pm.Normal("floor", effect, sds[1], dims="counties")
+        pm.Normal("y", level[county] + floor[county] * first_floor, sds[2], observed=y)
+    return tv.models.PyMC(model)

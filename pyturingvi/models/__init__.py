@@ -10,6 +10,7 @@ from pyturingvi.models.irt import ItemResponse
 from pyturingvi.models.jax import Jax
 from pyturingvi.models.log_density import LogDensity
 from pyturingvi.models.numpyro import NumPyro
+from pyturingvi.models.pymc import PyMC
 from pyturingvi.models.rpoisson import RobustPoisson
 from pyturingvi.models.turing import Turing
 from pyturingvi.models.volatility import StochasticVolatility
@@ -21,6 +22,7 @@ __all__ = [
     "LogDensity",
     "Model",
     "NumPyro",
+    "PyMC",
     "RobustPoisson",
     "StochasticVolatility",
     "Turing",
@@ -28,7 +30,17 @@ __all__ = [
 ]
 
 
-for _class in (IsotropicGaussian, ItemResponse, Jax, LogDensity, NumPyro, RobustPoisson, StochasticVolatility, Turing):
+for _class in (
+    IsotropicGaussian,
+    ItemResponse,
+    Jax,
+    LogDensity,
+    NumPyro,
+    PyMC,
+    RobustPoisson,
+    StochasticVolatility,
+    Turing,
+):
     Model.registry.add(_class)
 
 

@@ -13,21 +13,12 @@ from pyturingvi.errors import InputError
 from pyturingvi.models.foreign import element_labels
 from pyturingvi.models.interactions import Variable
 from pyturingvi.models.jax_batches import traced
+from pyturingvi.models.traced import Site
 from pyturingvi.support.extras import require
 
 
 @dataclass(frozen=True)
-class Site:
-    """A latent or deterministic site, in the model's own space."""
-
-    name: str
-    shape: tuple[int, ...]
-    axes: tuple[str, ...]  # plates, and names from `infer={"event_dims": ...}`; "" where there is none
-    latent: bool
-
-
-@dataclass(frozen=True)
-class Sites:
+class NumPyroSites:
     """A model with its arguments, and what stands in its trace.
 
     Attributes
@@ -50,7 +41,7 @@ class Sites:
     found: tuple[Site, ...]
 
     @classmethod
-    def of(cls, model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sites:
+    def of(cls, model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NumPyroSites:
         """Run the model once, and read its trace; an InputError for what cannot be fitted."""
         handlers, util = numpyro_module("numpyro.handlers"), numpyro_module("numpyro.infer.util")
         seeded = handlers.seed(model, rng_seed=0)

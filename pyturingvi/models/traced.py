@@ -1,0 +1,237 @@
+"""A model whose log density, transforms and terms another library gives as JAX functions of one point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from pyturingvi.models.foreign import ForeignModel, Natural, axis_names
+from pyturingvi.models.interactions import Variable
+from pyturingvi.models.jax_batches import Batched, exported
+from pyturingvi.models.parts import refuse_outside, take_natural
+from pyturingvi.models.term_blocks import blocks_of_terms
+from pyturingvi.support.array_namespace import Array
+from pyturingvi.support.extras import require
+
+_EXPORTED = {"all": "exported_all", "globals": "exported_globals"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A latent or deterministic variable, in the model's own space."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]  # their names; "" where there is none
+    latent: bool
+
+
+class Sites(Protocol):
+    """What a library's model tells of itself: its variables, and JAX functions of one unconstrained point (d,)."""
+
+    @property
+    def latents(self) -> tuple[Variable, ...]:
+        """The latent variables in unconstrained space, in their order."""
+
+    @property
+    def labels(self) -> list[str]:
+        """For each unconstrained coordinate: `mu`, `log tau`, or `unconstrained rho` for other transforms."""
+
+    @property
+    def found(self) -> tuple[Site, ...]:
+        """Latent and deterministic variables, in the order of the model."""
+
+    def log_density(self, point: Any) -> Any:
+        """Log density, log-Jacobians included."""
+
+    def terms(self, point: Any) -> Any:
+        """The log density as a flat array of its terms."""
+
+    def constrained(self, point: Any) -> dict[str, Any]:
+        """Latent and deterministic variables, in the model's own space."""
+
+    def unconstrained(self, natural: Any) -> Any:
+        """The point of latent variables in the model's own space, one after the other in a flat array."""
+
+
+class TracedModel(ForeignModel):
+    """A model of another library that JAX compiles, batches and differentiates.
+
+    A subclass sets `_sites`, and calls `_settle`.
+    """
+
+    extra: ClassVar[str]  # that brings the library
+    _sites: Sites | None
+
+    def _start(self, sites: Sites) -> None:
+        self._sites = sites
+        self._compiled: dict[str, Any] = {}
+        self._exports: dict[str, np.ndarray | None] = {}
+
+    # ---- what JAX computes ----------------------------------------------------------------------------------
+    def _function(self, kind: str) -> Any:
+        """A compiled function of points in the model's order, built on first use."""
+        if kind not in self._compiled:
+            sites = self._sites
+            if sites is None:
+                return self._from_file(kind)
+            jax = require("jax", self.extra, f"tv.models.{self.door}")
+            functions: dict[str, Callable[[Any], Any]] = {
+                "density": jax.value_and_grad(sites.log_density),
+                "all": sites.constrained,
+                "globals": lambda point: {name: sites.constrained(point)[name] for name in self.global_names},
+                "free": sites.unconstrained,
+                "terms": sites.terms,
+                "sums": self._sums_of_terms,
+                "weighted": self._weighted_terms,
+            }
+            self._compiled[kind] = Batched(functions[kind])
+        return self._compiled[kind]
+
+    def _from_file(self, kind: str) -> Any:
+        """The function that the file held."""
+        content = self._exports.get(kind)
+        if content is None:
+            what = {"density": "the log density", "free": "unconstrain"}.get(kind, "a draw in the model's own space")
+            raise self._unavailable(what)
+        require("jax.export", self.extra, f"reading draws of a {self.door} model")
+        self._compiled[kind] = exported(content.tobytes())
+        return self._compiled[kind]
+
+    def _evaluate(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        value, slope = self._function("density")(points)
+        return value, slope
+
+    def _natural_values(self, points: np.ndarray, *, global_only: bool) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = self._function("globals" if global_only else "all")(points)
+        return found
+
+    def _describe_naturals(self) -> dict[str, Natural]:
+        """Latent and deterministic sites; a site is global where it stays as it is while the locals move."""
+        assert self._sites is not None
+        rng = np.random.default_rng(0)
+        points = np.repeat(rng.normal(0.0, 0.3, (2, self.dim)), 4, axis=0)
+        local = self._order[self.layout.n_global :]
+        points[:, local] += rng.normal(0.0, 0.3, (8, local.size))
+        values = self._function("all")(points)
+
+        def is_global(site: Site) -> bool:
+            if site.latent:
+                return site.name not in self.local
+            pairs = values[site.name].reshape(2, 4, -1)
+            return bool(np.array_equal(pairs, np.repeat(pairs[:, :1], 4, axis=1), equal_nan=True))
+
+        axes = self._natural_axes()
+        found = {site.name: Natural(site.shape, axes[site.name][0], is_global(site)) for site in self._sites.found}
+        names = sorted(found, key=lambda name: not found[name].is_global)  # globals first, in the order of the model
+        return {name: found[name] for name in names}
+
+    def _natural_axes(self) -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
+        assert self._sites is not None
+        return {
+            site.name: (axis_names(site.name, site.axes, len(site.shape)), site.shape) for site in self._sites.found
+        }
+
+    def _flat_values(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        latents = [variable.name for variable in self._variables]
+        shapes = {name: self._naturals[name].shape for name in latents}
+        arrays = take_natural(values, shapes, self.door)
+        flat = np.concatenate([array.reshape(len(array), -1) for array in arrays.values()], axis=1)
+        found: np.ndarray = self._function("free")(flat)
+        offset = 0
+        for variable in self._variables:
+            part = found[:, offset : offset + variable.size]
+            refuse_outside(np.isfinite(part), self.door, variable.name, "inside of its support")
+            offset += variable.size
+        return found
+
+    # ---- log terms ------------------------------------------------------------------------------------------
+    @property
+    def has_log_terms(self) -> bool:
+        return self._term_blocks is not None
+
+    @property
+    def has_term_gradients(self) -> bool:
+        return self.has_log_terms
+
+    @cached_property
+    def _term_blocks(self) -> np.ndarray | None:
+        """The block of each term of the sites' log densities; None where they do not split, or are not all."""
+        if self._sites is None:
+            self.no_log_terms = "it was read from a file, which does not hold the model itself"
+            return None
+        if not self.layout.n_local or self.default_family == "markov":
+            self.no_log_terms = "it has no locals that are independent given the globals"
+            return None
+        self.no_log_terms = "the log densities of its sites do not split into terms of one local block each"
+        try:
+            found = blocks_of_terms(lambda points: self._function("terms")(self._in_their_order(points)), self.layout)
+            probe = np.random.default_rng(1).normal(0.0, 0.3, (2, self.dim))
+            whole = self._function("terms")(probe).sum(axis=1)
+            return found if np.allclose(whole, self._evaluate(probe)[0], rtol=1e-9, atol=1e-9) else None
+        except Exception:  # a site may be of a kind whose terms cannot be had; the fit does not need them
+            return None
+
+    def _sums_of_terms(self, point: Any) -> tuple[Any, Any]:
+        assert self._sites is not None
+        assert self._term_blocks is not None
+        ops = require("jax.ops", self.extra, f"tv.models.{self.door}")
+        sums = ops.segment_sum(self._sites.terms(point), self._term_blocks + 1, self.layout.n_local + 1)
+        return sums[0], sums[1:]
+
+    def _log_terms(self, points: Array) -> tuple[Array, Array]:
+        at_top, each = self._function("sums")(self._in_their_order(points))
+        return at_top, each
+
+    def _weighted_terms(self, point_and_weights: Any) -> tuple[Any, Any, Any]:
+        """Global term, local terms, and the gradient of the former plus the weighted sum of the latter."""
+        point, weights = point_and_weights[: self.dim], point_and_weights[self.dim :]
+
+        def total(point: Any) -> tuple[Any, tuple[Any, Any]]:
+            at_top, each = self._sums_of_terms(point)
+            return at_top + weights @ each, (at_top, each)
+
+        grad = require("jax", self.extra, f"tv.models.{self.door}").grad
+        slope, (at_top, each) = grad(total, has_aux=True)(point)
+        return at_top, each, slope
+
+    def _log_terms_and_gradient(self, points: Array, weights: Array) -> tuple[Array, Array, Array]:
+        both = np.concatenate([self._in_their_order(points), weights], axis=1)
+        at_top, each, slope = self._function("weighted")(both)
+        return at_top, each, slope[:, self._order].astype(points.dtype, copy=False)
+
+    # ---- files ----------------------------------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_compiled": {}}
+
+    def get_state(self) -> dict[str, Any]:
+        """Names, shapes and labels, and the compiled transforms to the model's own space; not the model itself."""
+        state = super().get_state()
+        for kind, key in _EXPORTED.items():
+            content = self._export(kind)
+            if content is not None:
+                state[key] = content
+        return state
+
+    def _export(self, kind: str) -> np.ndarray | None:
+        """The transforms as bytes; None where they call out of JAX, so that they cannot be written."""
+        if kind not in self._exports:
+            try:
+                self._exports[kind] = np.frombuffer(self._function(kind).export(self.dim), dtype=np.uint8)
+            except (NotImplementedError, ValueError, TypeError, ImportError):  # the last where flatbuffers is missing
+                self._exports[kind] = None
+        return self._exports[kind]
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """A model that knows its variables and transforms: `constrain` works, `log_density` does not."""
+        model = cls.__new__(cls)
+        model._sites = None
+        model._restore(state)
+        model._exports = {kind: np.asarray(state[key]) for kind, key in _EXPORTED.items() if key in state}
+        model._compiled = {}
+        return model
