@@ -67,11 +67,8 @@ function cells_value(
         copyto!(ability, 1, alpha, start + 1, count)
         for k in eachindex(half_gamma)
             total += item_value!(product, signs, start, k, ability, count, T(half_gamma[k]), T(half_centre[k]))
-            factors += 1
-            if factors == max_factors(T)
-                total -= sum_logs!(product)
-                factors = 0
-            end
+            logs, factors = take_logs!(product, factors + 1)
+            total -= logs
         end
     end
     return total - sum_logs!(product)
@@ -101,6 +98,9 @@ function sum_logs!(product::Vector)
     fill!(product, 1)
     return total
 end
+
+"""What is to be taken off for so many factors in each product, and how many are left: all until there are too many."""
+take_logs!(product::Vector{T}, factors::Int) where {T} = factors < max_factors(T) ? (0.0, factors) : (sum_logs!(product), 0)
 
 """
     cells_gradient!(slopes, moments, ability_moments, signs, alpha, half_gamma, half_centre, buffers, with_value)
@@ -132,12 +132,9 @@ function cells_gradient!(
             moments[k] += moment
             ability_moments[k] += ability_moment
             V || continue
+            logs, factors = take_logs!(product, factors + 1)
             total += value
-            factors += 1
-            if factors == max_factors(T)
-                total -= sum_logs!(product)
-                factors = 0
-            end
+            total -= logs
         end
         copyto!(slopes, start + 1, slope, 1, count)
     end

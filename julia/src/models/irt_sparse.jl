@@ -49,11 +49,8 @@ function answers_value(
         count = min(BLOCK_STUDENTS, starts[k + 1] - 1 - start)
         gather!(ability, alpha, students, start, count)
         total += item_value!(product, signs, start, 1, ability, count, T(half_gamma[k]), T(half_centre[k]))
-        factors += 1
-        if factors == max_factors(T)
-            total -= sum_logs!(product)
-            factors = 0
-        end
+        logs, factors = take_logs!(product, factors + 1)
+        total -= logs
     end
     return total - sum_logs!(product)
 end
@@ -89,12 +86,9 @@ function answers_gradient!(
         moments[k] += moment
         ability_moments[k] += ability_moment
         V || continue
+        logs, factors = take_logs!(product, factors + 1)
         total += value
-        factors += 1
-        if factors == max_factors(T)
-            total -= sum_logs!(product)
-            factors = 0
-        end
+        total -= logs
     end
     return V ? total - sum_logs!(product) : total
 end
