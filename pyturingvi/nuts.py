@@ -28,6 +28,7 @@ def sample_nuts(
     target_acceptance: float = 0.8,
     ad: str | None = None,
     progress: bool = True,
+    *,
     sampler: str | None = None,
 ) -> NutsDraws:
     """Draw from the posterior with a No-U-Turn sampler, as a referee of a fit.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pytest
@@ -23,6 +25,24 @@ matplotlib.use("Agg")
 # a shell starts its background jobs with SIGINT ignored, which the processes that tests interrupt would inherit
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def ctrl_c_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Presses Ctrl-C, once, where a sampler's progress bar would show so many steps."""
+    from pyturingvi.referee import run
+
+    def arrange(stop_at: int) -> None:
+        pressed: list[int] = []
+
+        def press(bar: Any, done: int, words: str) -> None:
+            if done >= stop_at and not pressed:
+                pressed.append(done)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        monkeypatch.setattr(run, "show", press)
+
+    return arrange
 
 
 _LONG = {"test_julia_package.py", "test_julia_runtime.py", "test_models_turing.py", "test_nuts.py"}

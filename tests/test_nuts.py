@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -100,16 +99,11 @@ def test_the_bar_counts_steps_and_does_without_a_console(
 
 @julia
 @pytest.mark.parametrize(("stop_at", "kept"), [(60, True), (5, False)])
-def test_ctrl_c_keeps_the_draws_of_all_chains(monkeypatch: pytest.MonkeyPatch, stop_at: int, kept: bool) -> None:
+def test_ctrl_c_keeps_the_draws_of_all_chains(
+    monkeypatch: pytest.MonkeyPatch, ctrl_c_at: Callable[[int], None], stop_at: int, kept: bool
+) -> None:
     monkeypatch.setattr(turing, "_CHUNK_SECONDS", 0.0)
-    pressed: list[int] = []
-
-    def press(bar: Any, done: int, words: str) -> None:
-        if done >= stop_at and not pressed:
-            pressed.append(done)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(run, "show", press)
+    ctrl_c_at(stop_at)
     settings: dict[str, Any] = {"n_draws": 200, "n_tune": 20, "n_chains": 2, "progress": False}
     if kept:
         draws = tv.sample_nuts(turing_model("line"), **settings)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,6 @@ from scipy import stats
 
 import pyturingvi as tv
 from pyturingvi.errors import ConvergenceWarning, EngineError
-from pyturingvi.referee import run
 
 COVARIANCE = np.array([[4.0, 1.5, 0.0], [1.5, 1.0, 0.03], [0.0, 0.03, 0.01]])
 
@@ -65,15 +62,8 @@ def test_counts_equal_their_conjugate_posterior() -> None:
 
 
 @pytest.mark.parametrize(("stop_at", "kept"), [(60, True), (5, False)])
-def test_ctrl_c_keeps_the_draws_of_all_chains(monkeypatch: pytest.MonkeyPatch, stop_at: int, kept: bool) -> None:
-    pressed: list[int] = []
-
-    def press(bar: Any, done: int, words: str) -> None:
-        if done >= stop_at and not pressed:
-            pressed.append(done)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(run, "show", press)
+def test_ctrl_c_keeps_the_draws_of_all_chains(ctrl_c_at: Callable[[int], None], stop_at: int, kept: bool) -> None:
+    ctrl_c_at(stop_at)
     settings: dict[str, Any] = {"n_draws": 200, "n_tune": 20, "n_chains": 2, "progress": False}
     if kept:
         draws = tv.sample_nuts(correlated(), **settings)

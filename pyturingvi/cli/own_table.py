@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pyturingvi.models.base import Model
 
 
+# functions in a formula
+_OF_NUMBERS = {"scale", "center", "standardize", "poly", "bs", "cs", "cr", "cc"}
+
+
 @dataclass(frozen=True)
 class OwnTable:
     """What is said of the columns; each model takes some of it."""
@@ -181,9 +185,6 @@ def _by_date(column: str | None, table: pd.DataFrame, name: str) -> pd.DataFrame
     return table.drop(columns=chosen).set_index(dates).sort_index()
 
 
-_NUMERIC = {"scale", "center", "standardize", "poly", "bs", "cs", "cr", "cc"}  # functions of numbers
-
-
 # ---- formulas ----------------------------------------------------------------------------------------------
 def _design(formula: str, table: pd.DataFrame, name: str, note: Callable[[str], None]) -> pd.DataFrame:
     """Columns of a formula without its intercept, which the model has of its own; categories as contrasts."""
@@ -197,22 +198,7 @@ def _design(formula: str, table: pd.DataFrame, name: str, note: Callable[[str], 
         hint = " Join columns with +." if "," in formula else ""
         raise InputError(f"--covariates {formula!r} is no formula: {str(error).splitlines()[0]}{hint}") from None
     for column in wanted:
-        values = _column(table, column, name)
-        missing = int(values.isna().sum())
-        if missing:
-            raise InputError(f"{name}: column {column!r} is missing in {missing} rows. Fill it in or drop these rows.")
-        if values.nunique() == 1:
-            raise InputError(
-                f"{name}: column {column!r} has one value only, whose effect is the intercept's. Leave it out."
-            )
-        text = values.dtype.kind not in "iufb"
-        if text and column in scaled and column not in bare:
-            raise InputError(f"{name}: column {column!r} must hold numbers; {str(values.iloc[0])!r} is none.")
-        if text and column in bare and values.nunique() > len(table) / 2:
-            raise InputError(
-                f"{name}: column {column!r} is text, {values.nunique()} different ones in {len(table)} rows: a number "
-                f"with a unit in it? Make it numbers; or write C({column}) if these are categories."
-            )
+        _refuse_unusable(_column(table, column, name), name, column in scaled, column in bare)
     table = _with_categories(table, [column for column in wanted if column in bare], name, note)
     try:
         matrix = formulaic.model_matrix(parsed, table, na_action="raise", output="pandas")
@@ -226,16 +212,34 @@ def _design(formula: str, table: pd.DataFrame, name: str, note: Callable[[str], 
     return pd.DataFrame(found.to_numpy(dtype=float), columns=list(map(str, found.columns)), index=table.index)
 
 
+def _refuse_unusable(values: pd.Series[Any], name: str, scaled: bool, bare: bool) -> None:
+    """Raise InputError for a covariate that no model can use: `scaled` inside a function of numbers, or `bare`."""
+    column = str(values.name)
+    missing, n_different = int(values.isna().sum()), values.nunique()
+    if missing:
+        raise InputError(f"{name}: column {column!r} is missing in {missing} rows. Fill it in or drop these rows.")
+    if n_different == 1:
+        raise InputError(
+            f"{name}: column {column!r} has one value only, whose effect is the intercept's. Leave it out."
+        )
+    text = values.dtype.kind not in "iufb"
+    if text and scaled and not bare:
+        raise InputError(f"{name}: column {column!r} must hold numbers; {str(values.iloc[0])!r} is none.")
+    if text and bare and n_different > len(values) / 2:
+        raise InputError(
+            f"{name}: column {column!r} is text, {n_different} different ones in {len(values)} rows: a number "
+            f"with a unit in it? Make it numbers; or write C({column}) if these are categories."
+        )
+
+
 def _first_arguments(expression: str) -> set[str]:
     """Columns that are called by `scale(x)` and the like, of which formulaic does not tell."""
     try:
         nodes = list(ast.walk(ast.parse(expression)))
     except SyntaxError:  # a name in backticks
         return set()
-    called = [node for node in nodes if isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Name)]
-    return {
-        node.args[0].id for node in called if isinstance(node.args[0], ast.Name) and ast.unparse(node.func) in _NUMERIC
-    }
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in _OF_NUMBERS]
+    return {node.args[0].id for node in calls if node.args and isinstance(node.args[0], ast.Name)}
 
 
 def _with_categories(table: pd.DataFrame, columns: list[str], name: str, note: Callable[[str], None]) -> pd.DataFrame:

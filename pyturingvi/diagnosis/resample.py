@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyturingvi.diagnosis.integrated import log_marginal
-from pyturingvi.diagnosis.weights import ImportanceWeights, importance_weights
+from pyturingvi.diagnosis.weights import ImportanceWeights, importance_weights, resampled
 from pyturingvi.errors import UnreliableError
 from pyturingvi.families.base import BoundFamily
 from pyturingvi.families.conditional import GlobalsAndLocals
@@ -41,17 +41,10 @@ def resample(
     weights = importance_weights(ratios)
     if not weights.reliable:
         raise UnreliableError(_refusal(weights, layout.n_global if integrated else model.dim, integrated))
-    chosen = points[_systematic(weights.weights, n, source)]
+    chosen = points[resampled(weights.weights, n, source)]
     if local:
         return model.constrain(chosen)
     return model.constrain_global(chosen[:, : layout.n_global])
-
-
-def _systematic(weights: np.ndarray, n: int, source: np.random.Generator) -> np.ndarray:
-    """Numbers of n draws in random order, each as often as its weight says, but for rounding."""
-    ends = np.cumsum(weights)
-    places = (np.arange(n) + source.uniform()) / n * ends[-1]
-    return source.permutation(np.searchsorted(ends, places).clip(max=len(weights) - 1))
 
 
 def _refusal(weights: ImportanceWeights, n_variables: int, integrated: bool) -> str:

@@ -48,6 +48,21 @@ class ImportanceWeights:
         return np.asarray(self.weights @ values)
 
 
+def resampled(weights: np.ndarray, n: int, source: np.random.Generator) -> np.ndarray:
+    """Numbers of n draws in random order, each as often as its weight says (systematic resampling)."""
+    ends = np.cumsum(weights)
+    places = (np.arange(n) + source.uniform()) / n * ends[-1]
+    return source.permutation(np.searchsorted(ends, places).clip(max=len(weights) - 1))
+
+
+def log_mean_weight(log_ratios: np.ndarray) -> tuple[float, float]:
+    """Log of the mean of weights given by their logarithms (n,), and its standard error."""
+    largest = float(log_ratios.max())
+    raw = np.exp(log_ratios - largest)
+    error = float(raw.std(ddof=1) / raw.mean() / math.sqrt(len(raw)))
+    return largest + math.log(raw.mean()), error
+
+
 def importance_weights(log_ratios: np.ndarray) -> ImportanceWeights:
     """Smooth and normalize weights given by their logarithms (n,); a NaN counts as weight 0."""
     logs = np.where(np.isnan(log_ratios), -np.inf, log_ratios)

@@ -14,7 +14,7 @@ from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.axes import read_axes
 from pyturingvi.models.base import Model
-from pyturingvi.models.interactions import Variable
+from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.labels import Labels
 from pyturingvi.models.parts import take_natural
 from pyturingvi.models.structure import Structure, find_structure
@@ -112,14 +112,8 @@ class ForeignModel(Model):
 
     def _natural_values(self, points: np.ndarray, *, global_only: bool) -> dict[str, np.ndarray]:
         """Natural variables (M, ...) at points in the library's order; of those, the globals alone."""
-        found: dict[str, np.ndarray] = {}
-        offset = 0
-        for variable in self._variables:
-            if not (global_only and variable.name in self.local):
-                part = points[:, offset : offset + variable.size]
-                found[variable.name] = part.reshape(-1, *variable.shape).copy()
-            offset += variable.size
-        return found
+        values = split(points, {variable.name: variable.shape for variable in self._variables})
+        return {name: value.copy() for name, value in values.items() if not (global_only and name in self.local)}
 
     def _flat_values(self, values: dict[str, np.ndarray]) -> np.ndarray:
         """Points (M, d) in the library's order, of natural variables."""

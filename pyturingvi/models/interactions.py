@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,16 @@ class Variable:
         if not self.shape:
             return self.name
         return f"{self.name}[{','.join(str(index.get(axis, ':')) for axis in range(len(self.shape)))}]"
+
+
+def split(flat: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Arrays (..., *shape) by name, whose elements stand one after the other in the last axis of `flat`."""
+    found, offset = {}, 0
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        found[name] = flat[..., offset : offset + size].reshape((*flat.shape[:-1], *shape))
+        offset += size
+    return found
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.models.foreign import ForeignModel
-from pyturingvi.models.interactions import Variable
+from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import Batched, traced
 from pyturingvi.support.extras import require
 
@@ -96,12 +96,9 @@ class Jax(ForeignModel):
 
     def _at(self, point: Any) -> Any:
         """The log density at a (d,) array."""
-        leaves, offset = [], 0
-        for variable in self._variables:
-            leaves.append(point[offset : offset + variable.size].reshape(variable.shape))
-            offset += variable.size
+        leaves = split(point, {variable.name: variable.shape for variable in self._variables})
         assert self._function is not None
-        return self._function(self._tree.unflatten(leaves))
+        return self._function(self._tree.unflatten(leaves.values()))
 
     def _evaluate(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self._function is None:

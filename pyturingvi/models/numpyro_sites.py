@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.models.foreign import element_labels
-from pyturingvi.models.interactions import Variable
+from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import traced
 from pyturingvi.models.traced import Site
 from pyturingvi.support.extras import require
@@ -85,11 +84,7 @@ class NumPyroSites:
     # ---- functions of one point, for JAX ----------------------------------------------------------------------
     def split(self, point: Any) -> dict[str, Any]:
         """Unconstrained values by name, of a (d,) array."""
-        values, offset = {}, 0
-        for variable in self.latents:
-            values[variable.name] = point[offset : offset + variable.size].reshape(variable.shape)
-            offset += variable.size
-        return values
+        return split(point, {variable.name: variable.shape for variable in self.latents})
 
     def log_density(self, point: Any) -> Any:
         """Log density at a (d,) array, log-Jacobians included."""
@@ -131,12 +126,7 @@ class NumPyroSites:
     def unconstrained(self, natural: Any) -> Any:
         """The point (d,) of latent sites in the model's own space, one after the other in a flat array."""
         jnp, util = numpyro_module("jax.numpy"), numpyro_module("numpyro.infer.util")
-        values, offset = {}, 0
-        for site in self.found:
-            if site.latent:
-                size = math.prod(site.shape)
-                values[site.name] = natural[offset : offset + size].reshape(site.shape)
-                offset += size
+        values = split(natural, {site.name: site.shape for site in self.found if site.latent})
         found = util.unconstrain_fn(self.seeded, self.args, self.kwargs, values)
         return jnp.concatenate([found[variable.name].ravel() for variable in self.latents])
 

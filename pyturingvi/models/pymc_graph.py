@@ -12,7 +12,7 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.models.foreign import element_labels
-from pyturingvi.models.interactions import Variable
+from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import in_64_bits
 from pyturingvi.models.traced import Site
 from pyturingvi.support.extras import require
@@ -106,13 +106,8 @@ class PyMCGraph:
     def unconstrained(self, natural: Any) -> Any:
         """The point (d,) of latent variables in the model's own space, one after the other in a flat array."""
         jnp = pymc_module("jax.numpy")
-        values, offset = [], 0
-        for site in self.found:
-            if site.latent:
-                size = math.prod(site.shape)
-                values.append(natural[offset : offset + size].reshape(site.shape))
-                offset += size
-        return jnp.concatenate([jnp.ravel(one) for one in self._free(*values)])
+        values = split(natural, {site.name: site.shape for site in self.found if site.latent})
+        return jnp.concatenate([jnp.ravel(one) for one in self._free(*values.values())])
 
     @cached_property
     def _logp(self) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from pyturingvi.models.foreign import ForeignModel, Natural, axis_names
-from pyturingvi.models.interactions import Variable
+from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import Batched, exported
 from pyturingvi.models.parts import refuse_outside, take_natural
 from pyturingvi.models.term_blocks import blocks_of_terms
@@ -142,11 +142,8 @@ class TracedModel(ForeignModel):
         arrays = take_natural(values, shapes, self.door)
         flat = np.concatenate([array.reshape(len(array), -1) for array in arrays.values()], axis=1)
         found: np.ndarray = self._function("free")(flat)
-        offset = 0
-        for variable in self._variables:
-            part = found[:, offset : offset + variable.size]
-            refuse_outside(np.isfinite(part), self.door, variable.name, "inside of its support")
-            offset += variable.size
+        for name, part in split(found, {one.name: (one.size,) for one in self._variables}).items():
+            refuse_outside(np.isfinite(part), self.door, name, "inside of its support")
         return found
 
     # ---- log terms ------------------------------------------------------------------------------------------

@@ -44,7 +44,8 @@ def table_of(model: Model, draws: dict[str, np.ndarray]) -> pd.DataFrame:
         for name, values in draws.items():
             flat = values.reshape(values.shape[0], -1)
             quantiles = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
-            figures = np.vstack([flat.mean(axis=0), flat.std(axis=0, ddof=1), quantiles])
+            spread = flat.std(axis=0, ddof=1) if len(flat) > 1 else np.full(flat.shape[1], np.nan)
+            figures = np.vstack([flat.mean(axis=0), spread, quantiles])
             labels += model.scalar_labels(name)
             rows += figures.T.tolist()
     return pd.DataFrame(rows, columns=list(COLUMNS), index=pd.Index(labels, name="variable"))

@@ -10,6 +10,7 @@ import numpy as np
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import PREDICT_STREAM, generator
 from pyturingvi.outputs.arviz import check_data_memory, data_groups
+from pyturingvi.outputs.summary import table_of
 from pyturingvi.referee import mici, turing
 from pyturingvi.referee.run import NutsRun
 from pyturingvi.support.arguments import LARGEST_SEED, whole_number
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 SAMPLERS: dict[str, ModuleType] = {"mici": mici, "turing": turing}
-_LIBRARIES = {"mici": "mici", "turing": "Turing.jl"}
 _JUDGED = 100  # locals that are judged where there are no globals
 _MIXED = 1.01  # largest R-hat of chains that agree (Vehtari et al. 2021)
 
@@ -98,21 +98,11 @@ class NutsDraws:
             (rank-normalized), ess_bulk and ess_tail (Vehtari et al. 2021). A constant has NaN there, as all have with
             fewer than 4 draws of a chain; the sd of a single draw is NaN.
         """
-        import pandas as pd
-
-        columns = ["mean", "sd", "q5", "median", "q95", "r_hat", "ess_bulk", "ess_tail"]
-        labels: list[str] = []
-        blocks: list[np.ndarray] = []
-        draws = self.by_chain()
-        for name in draws if local else self.model.global_names:
-            flat = draws[name].reshape(-1, int(np.prod(draws[name].shape[2:], dtype=int)))
-            quantiles = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
-            diagnostics = self._diagnose(flat)
-            spread = flat.std(axis=0, ddof=1) if len(flat) > 1 else np.full(flat.shape[1], np.nan)
-            blocks.append(np.vstack([flat.mean(axis=0), spread, quantiles, diagnostics]).T)
-            labels += self.model.scalar_labels(name)
-        figures = np.vstack(blocks) if blocks else np.empty((0, len(columns)))
-        return pd.DataFrame(figures, columns=columns, index=pd.Index(labels, name="variable"))
+        draws = self.sample()
+        chosen = {name: draws[name] for name in (draws if local else self.model.global_names)}
+        figures = [self._diagnose(values.reshape(len(values), -1)) for values in chosen.values()]
+        columns = dict(zip(("r_hat", "ess_bulk", "ess_tail"), np.hstack(figures or [np.empty((3, 0))]), strict=True))
+        return table_of(self.model, chosen).assign(**columns)
 
     def diagnostics(self) -> pd.DataFrame:
         """The worst of each variable's scalars: columns max_r_hat, min_ess_bulk and min_ess_tail."""
@@ -176,7 +166,7 @@ class NutsDraws:
             "tree_depth": self.tree_depth,
             "step_size": np.repeat(self.step_size[:, None], n_draws, axis=1),
         }
-        attrs = {"inference_library": _LIBRARIES[self.sampler], "sampling_time": self.seconds}
+        attrs = {"inference_library": SAMPLERS[self.sampler].LIBRARY, "sampling_time": self.seconds}
         groups = {
             "posterior": Group(self.by_chain(), self.model.dims, self.model.coords, attrs=attrs),
             "sample_stats": Group(stats),

@@ -11,6 +11,7 @@ from pyturingvi.models.base import Model
 from pyturingvi.referee import run
 from pyturingvi.support.interrupts import DeferredInterrupt
 
+LIBRARY = "mici"
 _ROUND = 20  # draws of a chain before the next one's turn; what a Ctrl-C may cost
 _START = 1.0  # chains start uniformly in (-1, 1),
 _TRIES = 100  # at the first of so many points where the density is finite
@@ -118,7 +119,7 @@ def sample(
             words = density.failure or error
             failure = f"{where}: {type(words).__name__}: {words}"
     if not n_drawn:
-        return run.NutsRun(*(np.empty((n_chains, 0)),) * 4, n_tuned, failure)
+        return run.NutsRun.without_draws(n_chains, model.dim, n_tuned, failure)
     points, divergent, depth = (np.concatenate(part, axis=1) for part in zip(*drawn, strict=True))
     step_size = np.full(n_chains, float(sampler.transitions["integration_transition"].integrator.step_size))
     return run.NutsRun(points, divergent.astype(bool), depth.astype(int), step_size, n_tuned, failure)

@@ -32,6 +32,12 @@ class NutsRun:
     n_tuned: int
     failure: str = ""
 
+    @classmethod
+    def without_draws(cls, n_chains: int, dim: int, n_tuned: int, failure: str) -> NutsRun:
+        """A run that ended in its warm-up."""
+        none = np.empty((n_chains, 0))
+        return cls(np.empty((n_chains, 0, dim)), none, none, np.empty(n_chains), n_tuned, failure)
+
 
 def bar_of(label: str, total: int, progress: bool) -> Any:
     """A progress bar over the steps of a run."""

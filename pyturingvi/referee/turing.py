@@ -11,6 +11,7 @@ from pyturingvi.models.turing import Turing
 from pyturingvi.referee import run
 from pyturingvi.support.interrupts import DeferredInterrupt
 
+LIBRARY = "Turing.jl"
 _CHUNK_SECONDS = 0.1  # between two looks at Ctrl-C and the progress bar
 
 
@@ -38,7 +39,7 @@ def sample(
             n_tuned, n_drawn, n_divergent, failure = runtime.call(P.advance_nuts_b, state, _CHUNK_SECONDS)
             run.show(bar, n_tuned + n_drawn, "warm-up" if n_tuned < n_tune else f"{n_divergent} divergent")
     if n_drawn == 0:
-        return run.NutsRun(*(np.empty((n_chains, 0)),) * 4, n_tuned, str(failure))
+        return run.NutsRun.without_draws(n_chains, model.dim, n_tuned, str(failure))
     found = [np.array(runtime.to_numpy(a)) for a in runtime.call(P.nuts_draws, state)]
     del state
     runtime.call(P.free_garbage)

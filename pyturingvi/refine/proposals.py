@@ -16,17 +16,13 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from pyturingvi.diagnosis.moves import has_curvature, quadratic_fit
-from pyturingvi.diagnosis.weights import LARGEST_K, importance_weights
+from pyturingvi.diagnosis.weights import LARGEST_K, importance_weights, log_mean_weight
 
 _NU = 8.0  # degrees of freedom of a component
 _MOST_COMPONENTS, _DRAWS_A_VARIABLE = 8, 8  # effective draws that a component needs for each of its variables
 _ROUNDS = 15
-_POOLS, _POOL, _FITTED, _GOOD_K = (
-    8,
-    20,
-    3000,
-    0.6,
-)  # rounds, draws for each one wanted, and those that a mixture goes through
+_POOLS, _POOL, _FITTED = 8, 20, 3000  # rounds, draws for each one wanted, and those that a mixture goes through
+_GOOD_K = 0.6
 _SWEEPS = 60
 _WIDER = 1.1  # variances of a component, so that its edge is not the draws' edge
 
@@ -146,11 +142,9 @@ def draw_surrogate(
         pool = mixture_through(some, np.full(few, 1 / few), min(found.ess, few), source)
     if found.ess < 2 * n or found.k_hat > LARGEST_K:
         return None
-    largest = float(np.nanmax(logs))
-    raw = np.exp(logs - largest)
-    error = float(raw.std() / raw.mean() / math.sqrt(n_pool))
+    total, error = log_mean_weight(logs)
     z = _settle(surrogate, z[source.choice(n_pool, size=n, replace=False, p=found.weights)], source)
-    return z, replace(surrogate, log_total=largest + math.log(raw.mean())), error
+    return z, replace(surrogate, log_total=total), error
 
 
 def _settle(surrogate: Surrogate, z: np.ndarray, source: np.random.Generator) -> np.ndarray:
@@ -175,7 +169,7 @@ def mixture_through(z: np.ndarray, weights: np.ndarray, ess: float, source: np.r
     d = z.shape[1]
     count = int(np.clip(ess / (_DRAWS_A_VARIABLE * d), 1, _MOST_COMPONENTS))
     mean = weights @ z
-    root = np.linalg.cholesky(_covariance(z, weights, mean))
+    root = np.linalg.cholesky(weighted_covariance(z, weights, mean))
     u = np.linalg.solve(root, (z - mean).T).T
     centres = u[source.choice(len(u), size=count, p=weights, replace=False)] if count > 1 else np.zeros((1, d))
     shares, covariances = np.full(count, 1 / count), np.repeat(np.eye(d)[None], count, axis=0)
@@ -191,7 +185,8 @@ def mixture_through(z: np.ndarray, weights: np.ndarray, ess: float, source: np.r
         for k in range(count):
             own = parts[k] / max(parts[k].sum(), 1e-300)
             centres[k] = own @ u
-            covariances[k] = (shares[k] * _covariance(u, own, centres[k]) + prior * np.eye(d)) / (shares[k] + prior)
+            own_covariance = weighted_covariance(u, own, centres[k])
+            covariances[k] = (shares[k] * own_covariance + prior * np.eye(d)) / (shares[k] + prior)
     roots = np.stack([root @ np.linalg.cholesky(_WIDER * c) for c in covariances])
     return Mixture(shares, mean + centres @ root.T, roots)
 
@@ -203,7 +198,8 @@ def log_mixture(z: np.ndarray, drawn: list[tuple[int, Proposal]]) -> np.ndarray:
     return np.asarray(logsumexp(logs, axis=0))
 
 
-def _covariance(z: np.ndarray, weights: np.ndarray, mean: np.ndarray) -> np.ndarray:
+def weighted_covariance(z: np.ndarray, weights: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Covariance (d, d) of draws (n, d) about a point, by weights that sum to 1."""
     centred = z - mean
     return np.asarray((weights[:, None] * centred).T @ centred)
 

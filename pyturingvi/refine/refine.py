@@ -22,7 +22,7 @@ from pyturingvi.optimize.monitor import Outcome, RunMonitor
 from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.refine.integrated_model import IntegratedModel
-from pyturingvi.refine.proposals import Gaussian
+from pyturingvi.refine.proposals import Gaussian, weighted_covariance
 from pyturingvi.refine.refinement import LEAST_SHARE, Refinement
 from pyturingvi.refine.weighted_draws import WeightedDraws
 from pyturingvi.settings import FitSpec, Settings
@@ -198,8 +198,7 @@ class _Stepping:
         parts, mean, scale = self.parts, self.mean, self.scale
         if found.weighted:
             mean = found.weights @ found.draws
-            centred = found.draws - mean
-            scale = np.linalg.cholesky((found.weights[:, None] * centred).T @ centred)
+            scale = np.linalg.cholesky(weighted_covariance(found.draws, found.weights, mean))
         slopes = np.linalg.solve(parts.scale.T, parts.border)  # of the locals in z, transposed: (d_z, N d_y)
         integrals = LocalIntegrals(self.model, parts, rule)
         z = found.resample(_LOCALS_AT, generator(np, self.seed, SAMPLE_STREAM, 9))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.diagnosis.weights import ImportanceWeights
+from pyturingvi.diagnosis.weights import ImportanceWeights, resampled
 
 _ARRAYS = ("draws", "weights")
 LEAST_SHARE = 0.1  # effective sample size over draws below which the weights are not used
@@ -72,10 +72,8 @@ class Refinement:
         return ImportanceWeights(self.weights, self.k_hat, self.ess, 0.0)
 
     def resample(self, n: int, source: np.random.Generator) -> np.ndarray:
-        """Draws (n, d_z) by systematic resampling: each draw as often as its weight says, to one, in random order."""
-        places = (np.arange(n) + source.uniform()) / n
-        index = np.searchsorted(np.cumsum(self.weights) * (1 - 1e-12), places)
-        return np.asarray(self.draws[source.permutation(np.minimum(index, len(self.draws) - 1))])
+        """Draws (n, d_z), each as often as its weight says, in random order."""
+        return np.asarray(self.draws[resampled(self.weights, n, source)])
 
     # ---- file ---------------------------------------------------------------------------------------------
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pyturingvi.diagnosis.weights import importance_weights
+from pyturingvi.diagnosis.weights import importance_weights, log_mean_weight
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.refine.proposals import (
     Gaussian,
@@ -88,11 +88,8 @@ class WeightedDraws:
 
     def log_total(self) -> tuple[float, float]:
         """Log of the mean weight, which estimates the log marginal likelihood, and its standard error."""
-        ratios = self.log_ratios
-        largest = float(ratios.max())
-        raw = np.exp(ratios - largest)
-        error = float(raw.std(ddof=1) / raw.mean() / math.sqrt(len(raw)))
-        return largest + math.log(raw.mean()), math.hypot(error, self.total_error)
+        total, error = log_mean_weight(self.log_ratios)
+        return total, math.hypot(error, self.total_error)
 
     def bound(self) -> tuple[float, float]:
         """Mean of `log p - log q` over the draws of q(z), with its standard error."""
