@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyturingvi import data, errors, families, models, optimize, theory, transforms
+    from pyturingvi import data, errors, families, models, optimize, priors, theory, transforms
     from pyturingvi.bridge.runtime import start_julia
     from pyturingvi.comparisons.compare import compare
     from pyturingvi.comparisons.result import Comparison
@@ -58,7 +58,7 @@ _WHERE = {
     "step_decay": "optimize.schedules",
     "sweep": "sweeps.sweep",
 }
-_MODULES = ("data", "errors", "families", "models", "optimize", "theory", "transforms")
+_MODULES = ("data", "errors", "families", "models", "optimize", "priors", "theory", "transforms")
 
 __all__ = [
     "SGD",
@@ -90,6 +90,7 @@ __all__ = [
     "load_sweep",
     "models",
     "optimize",
+    "priors",
     "register",
     "sample_nuts",
     "start_julia",

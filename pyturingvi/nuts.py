@@ -82,7 +82,8 @@ def sample_nuts(
         raise unknown_name("sampler", sampler, SAMPLERS)
     sampler = sampler or ("turing" if ad is not None or "numpy" not in model.engines else "mici")
     if sampler == "turing" and "julia" not in model.engines:
-        raise EngineError(f'sampler="turing" runs in Julia and cannot call {model.description}; use sampler="mici".')
+        what = f"{model.description} with {model.numpy_only}" if model.numpy_only else model.description
+        raise EngineError(f'sampler="turing" runs in Julia and cannot call {what}; use sampler="mici".')
     if sampler == "mici" and "numpy" not in model.engines:
         raise EngineError(f'sampler="mici" runs in Python and cannot call {model.description}; use sampler="turing".')
     if sampler == "mici" and ad is not None:

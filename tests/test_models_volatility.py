@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from model_checks import assert_survives_pickle_and_state, draw_points, with_missing
+from model_checks import (
+    assert_float32_agrees,
+    assert_gradient_is_the_slope,
+    assert_round_trip,
+    assert_survives_pickle_and_state,
+    draw_points,
+    unit_directions,
+    with_missing,
+)
 from scipy import integrate, stats
 
 import pyturingvi as tv
@@ -37,6 +45,10 @@ def by_scipy(model: StochasticVolatility, point: np.ndarray) -> float:
     n_times, size = model.returns.shape
     mu, v_phi, log_tau = point[:size], point[size : 2 * size], point[2 * size : 3 * size]
     v_partial = point[3 * size : model.layout.n_global]
+    if model.partials == "columns":  # (2,1), (3,1), ..., (3,2), ...
+        table, places = np.zeros((size, size)), np.tril_indices(size, -1)
+        table.T[np.triu_indices(size, 1)] = v_partial
+        v_partial = table[places]
     y = point[model.layout.n_global :].reshape(n_times, size)
     phi, tau = np.tanh(v_phi / 2), np.exp(log_tau)
     factor, place = np.zeros((size, size)), 0
@@ -47,13 +59,15 @@ def by_scipy(model: StochasticVolatility, point: np.ndarray) -> float:
             left -= factor[i, j] ** 2
             place += 1
         factor[i, i] = math.sqrt(left)
-    covariance = stats.Covariance.from_cholesky(np.diag(tau) @ factor)
+    root = np.diag(tau) @ factor if model.tau_of == "series" else factor @ np.diag(tau)
+    covariance = stats.Covariance.from_cholesky(root)
     total = stats.cauchy.logpdf(mu, 0, 10).sum() + stats.halfcauchy.logpdf(tau, 0, 5).sum() + log_tau.sum()
     total += stats.uniform.logpdf(phi, -1, 2).sum() + np.log((1 - phi**2) / 2).sum()
     total += lkj_by_scipy(v_partial, size)
     means = np.vstack([mu, mu + phi * (y[:-1] - mu)])
     total += stats.multivariate_normal(np.zeros(size), covariance).logpdf(y - means).sum()
     observed = ~np.isnan(model.returns)
+    y = y if model.bound is None else np.clip(y, -model.bound, model.bound)
     return float(total + stats.norm.logpdf(model.returns[observed], 0, np.exp(y / 2)[observed]).sum())
 
 
@@ -70,6 +84,68 @@ def test_missing_returns_are_left_out_of_scipys_sum(n_times: int, size: int, n_m
     assert np.isnan(model.returns).sum() == n_missing
     points = draw_points(model, 10)
     np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-10)
+
+
+@pytest.mark.parametrize("n_missing", [0, 9])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tau_of": "shocks"},
+        {"partials": "columns"},
+        {"bound": 9.0},
+        {"tau_of": "shocks", "partials": "columns", "bound": 9.0},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_the_options_of_the_released_code(options: dict[str, Any], n_missing: int) -> None:
+    """Beyond a bound of 9, amid log variances around -9, the likelihood is flat."""
+    plain = StochasticVolatility(with_missing(make(12, 4).returns, n_missing))
+    model = StochasticVolatility(plain.returns, **options)
+    points = draw_points(model, 10)
+    np.testing.assert_allclose(model.log_density(points), [by_scipy(model, x) for x in points], rtol=1e-10)
+    assert np.abs(model.log_density(points) - plain.log_density(points)).min() > 1e-3
+    if model.bound is not None:  # no kink within the steps of a difference
+        y = points[:, model.layout.n_global :]
+        y[np.abs(np.abs(y) - 9.0) < 0.05] -= 0.2
+    assert_gradient_is_the_slope(model, points, np.vstack([np.eye(model.dim)[:18], unit_directions(model, 4, seed=2)]))
+    assert_round_trip(model, points)
+    assert_survives_pickle_and_state(model, points)
+    assert_float32_agrees(model, points, 1e-5, 1e-4)
+    natural = model.constrain(points)
+    tau, factor = natural["tau"], natural["L"]
+    root = factor * tau[:, None, :] if model.tau_of == "shocks" else factor * tau[:, :, None]
+    np.testing.assert_allclose(natural["Q"], root @ root.transpose(0, 2, 1), rtol=1e-12)
+    seen = np.clip(natural["y"], -9, 9) if model.bound else natural["y"]
+    expected = stats.norm.logpdf(model.returns, 0, np.exp(seen / 2))
+    found = model.log_likelihood(points)["returns"]
+    np.testing.assert_allclose(found.reshape(10, -1), expected[:, ~np.isnan(model.returns)], rtol=1e-10)
+    ahead = model.forecast(points, 3, np.random.default_rng(0))
+    if model.bound:
+        assert ahead["volatility"].min() >= np.exp(-4.5)
+    else:
+        shocks = np.random.default_rng(0).standard_normal((10, 4, 1))[:, :, 0]
+        step = np.exp((natural["mu"] + natural["phi"] * (natural["y"][:, -1] - natural["mu"])) / 2)
+        np.testing.assert_allclose(ahead["volatility"][:, 0], step * np.exp((root @ shocks[..., None])[..., 0] / 2))
+
+
+def test_labels_tell_which_correlation_stands_where() -> None:
+    labels = [StochasticVolatility(make(12, 4).returns, partials=order).global_labels for order in ("rows", "columns")]
+    assert labels[1][:12] == labels[0][:12]
+    # row by row (2,1), (3,1), (3,2), (4,1), (4,2), (4,3); the columns have (4,1) before (3,2)
+    assert labels[1][12:] == [labels[0][12 + k] for k in (0, 1, 3, 2, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tau_of": "shock"}, "'shock'.*shocks"),
+        ({"partials": "row"}, "'row'.*rows"),
+        ({"bound": 0}, "bound must be a finite number above 0"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        StochasticVolatility(make(5, 2).returns, **options)
 
 
 def test_days_without_any_return_keep_their_place() -> None:

@@ -16,7 +16,7 @@ from pyturingvi.support.registry import class_path, defines, is_bundled
 def obstacle(engine: str, model: Model, settings: Settings) -> str | None:
     """What of a fit the engine "numpy" or "julia" cannot run, in words; None where it runs all of it."""
     if engine not in model.engines:
-        return model.description
+        return f"{model.description} with {model.numpy_only}" if model.numpy_only else model.description
     if engine == "julia":
         if settings.device != "cpu" and settings.device in model.devices:
             if settings.optimizer.ends_by_itself:

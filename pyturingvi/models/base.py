@@ -266,7 +266,12 @@ class Model(Named, Observes, ABC):
     @property
     def engines(self) -> frozenset[str]:
         """Names of the engines that run this model."""
-        return frozenset({"numpy", "julia"} if defines(self, "to_julia") else {"numpy"})
+        return frozenset({"numpy", "julia"} if defines(self, "to_julia") and not self.numpy_only else {"numpy"})
+
+    @property
+    def numpy_only(self) -> str:
+        """What of its settings the NumPy engine alone has, in words."""
+        return ""
 
     def to_julia(self, runtime: Runtime) -> Any:
         """The model in Julia, with its data sent over: what `log_density` and `gradient` of PyTuringVI.jl take."""

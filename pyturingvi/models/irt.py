@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.errors import InputError
+from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.irt_answers import Answers
 from pyturingvi.models.irt_data import log_likelihoods, observation, replicates
@@ -22,6 +23,8 @@ from pyturingvi.models.labels import Labels
 from pyturingvi.models.observed import Observation
 from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import LOG_2PI, refuse_outside, squared_norms, take_natural
+from pyturingvi.priors import HalfStudentT
+from pyturingvi.priors.of_model import ScalePriors
 from pyturingvi.support.arguments import whole_number
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 
@@ -30,8 +33,9 @@ if TYPE_CHECKING:
 
     from pyturingvi.bridge.runtime import Runtime
 
-_LOG_2 = float(np.log(2.0))
 _LOG_T4 = float(np.log(3.0 / 8.0))  # density of Student-t(4) at 0
+_PRIORS = {"s_beta": HalfStudentT(4.0), "s_gamma": HalfStudentT(4.0)}
+_BETA = {"easiness": 0.5, "difficulty": -0.5}  # half the sign of beta_k + mu_beta in the logit
 _LARGEST_TABLE = 1 << 22  # cells: 4 MiB in a file
 
 
@@ -49,12 +53,17 @@ class ItemResponse(OnePassModel):
     responses : (J, K) array, DataFrame or pyarrow Table
         One row a student, one column an item; 1 right, 0 wrong, NaN (or pandas' NA) missing. A missing cell
         is left out of the likelihood. A DataFrame's columns and index are kept as names.
+    priors : prior or dict, optional
+        `tv.priors` of the standard deviations: one for both, or by name ("s_beta", "s_gamma").
+    beta : {"easiness", "difficulty"}
+        What `beta_k + mu_beta` is: with "difficulty" it is subtracted in the logit, as in the paper's released code.
+        All else is the same, since its priors are symmetric.
 
     Raises
     ------
     InputError
         If the table is not two-dimensional, has fewer than two students or items, holds anything but 0, 1 and
-        missing, or has a student or an item without a response.
+        missing, or has a student or an item without a response; or if a prior or `beta` is none of the above.
 
     Examples
     --------
@@ -65,7 +74,8 @@ class ItemResponse(OnePassModel):
 
     name: ClassVar[str] = "irt"
 
-    def __init__(self, responses: Any) -> None:
+    def __init__(self, responses: Any, *, priors: Any = None, beta: str = "easiness") -> None:
+        self._set_options(ScalePriors.read(priors, _PRIORS, "ItemResponse"), beta)
         if isinstance(responses, LongTable):
             answers, self._students, self._items = responses
             self._set_up(table_of_answers(answers))
@@ -73,12 +83,17 @@ class ItemResponse(OnePassModel):
             codes, self._students, self._items = read_responses(responses)
             self._set_up(table_of_codes(codes))
 
+    def _set_options(self, priors: ScalePriors, beta: str) -> None:
+        if beta not in _BETA:
+            raise unknown_name("meaning of beta", beta, _BETA)
+        self.priors, self.beta, self._half = priors, beta, _BETA[beta]
+
     def _set_up(self, table: ResponseTable) -> None:
         self._table = table
         self.layout = Layout(n_global=3 + 2 * table.n_items, n_local=table.n_students, local_dim=1)
 
     @classmethod
-    def from_long(cls, df: Any, *, student: str, item: str, response: str) -> ItemResponse:
+    def from_long(cls, df: Any, *, student: str, item: str, response: str, **options: Any) -> ItemResponse:
         """Build the model from one row a response.
 
         Parameters
@@ -87,6 +102,8 @@ class ItemResponse(OnePassModel):
             Long table. Pairs of student and item that do not occur are missing cells.
         student, item, response : str
             Names of the columns. Students and items keep their order of first appearance.
+        **options
+            `priors` and `beta`, as of the class.
 
         Raises
         ------
@@ -94,7 +111,7 @@ class ItemResponse(OnePassModel):
             If a column is absent or there twice, a student or item is missing, a pair occurs twice, or a response is
             not 0, 1 or missing.
         """
-        return cls(read_long(df, student, item, response))
+        return cls(read_long(df, student, item, response), **options)
 
     def score(
         self,
@@ -150,7 +167,7 @@ class ItemResponse(OnePassModel):
         answers, students = read_new(responses, self._items, (student, item, response), "score")
         location = self.constrain_global(fit.location[: self.layout.n_global])
         items = fit.sample(n_draws, seed, local=False) if n_draws else location
-        mean, sd = abilities(answers, items["gamma"], items["beta"] + items["mu_beta"][:, None])
+        mean, sd = abilities(answers, items["gamma"], self._intercepts(items))
         columns = {"mean": mean, "sd": sd, "n_answers": np.bincount(answers.students)}
         return pd.DataFrame(columns, index=pd.Index(students.typed, name="student"))
 
@@ -217,7 +234,9 @@ class ItemResponse(OnePassModel):
         return runtime.call(runtime.module.irt_model, address_of(signs), *shape)
 
     def get_state(self) -> dict[str, Any]:
-        labels = {**self._students.to_state("students"), "items": list(self._items)}
+        labels = {**self._students.to_state("students"), "items": list(self._items), **self.priors.to_state()}
+        if self.beta != "easiness":
+            labels["beta"] = self.beta
         # where a table does not grow large it is what files, and digests, have held from the first version on
         if self.n_students * self.n_items <= _LARGEST_TABLE or not isinstance(self._table, SparseTable):
             return {"responses": self.responses, **labels}
@@ -226,6 +245,7 @@ class ItemResponse(OnePassModel):
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ItemResponse:
         model = cls.__new__(cls)
+        model._set_options(ScalePriors.from_state(state, _PRIORS, "ItemResponse"), state.get("beta", "easiness"))
         if "responses" in state:
             model._set_up(table_of_codes(np.asarray(state["responses"], dtype=np.int8)))
         else:
@@ -238,6 +258,11 @@ class ItemResponse(OnePassModel):
     def _contents(self) -> list[str]:
         return [f"{self.n_students:,} students", f"{self.n_items:,} items", f"{self.n_answers:,} answers"]
 
+    @property
+    def numpy_only(self) -> str:
+        priors = "" if self.priors.are_usual else "priors other than the paper's"
+        return " and ".join(filter(None, ("" if self.beta == "easiness" else f"beta={self.beta!r}", priors)))
+
     # ---- density ------------------------------------------------------------------------------------------
     def _evaluate(self, points: Array, density: Array | None, out: Array | None) -> None:
         """Fill `density` (M,) and the gradient `out` (M, d), each unless it is None."""
@@ -247,7 +272,7 @@ class ItemResponse(OnePassModel):
             alpha = points[:, n_global:]
             mu = z[:, 0]
             log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
-            half_gamma, half_centre = xp.exp(log_gamma) / 2, (beta + mu[:, None]) / 2
+            half_gamma, half_centre = xp.exp(log_gamma) / 2, (beta + mu[:, None]) * self._half
             alpha_out = None if out is None else out[:, n_global:]
             on = partial(self._on, points)
             logs, pulls = self._table.evaluate(on, half_gamma, half_centre, alpha, alpha_out, value=density is not None)
@@ -266,19 +291,21 @@ class ItemResponse(OnePassModel):
         """Write the gradient in the globals into `out` (M, d), from the likelihood's pulls and the priors of z."""
         n_global, n_items, mu = self.layout.n_global, self.n_items, z[:, 0]
         log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
-        gamma_part, beta_part = half_gamma * pulls[:, :, 0], 0.5 * pulls[:, :, 1]
+        gamma_part, beta_part = half_gamma * pulls[:, :, 0], self._half * pulls[:, :, 1]
         out[:, 0] = beta_part.sum(axis=1) - 5 * mu / (4 + mu * mu)
-        out[:, 1:3] = chi - n_items + 1 - 5 / (1 + 4 * precision)
+        out[:, 1:3] = chi - n_items + 1 + self.priors.slope(precision)
         out[:, 3 : 3 + n_items] = gamma_part - precision[:, 1:] * log_gamma
         out[:, 3 + n_items : n_global] = beta_part - precision[:, :1] * beta
 
     def _add_normalizers(self, total: Array, z: Array, n_students: int) -> Array:
         """Add to `total` (M,) the priors of mu_beta and the scales, and what normalizes the normal densities."""
         xp, mu, u_beta, u_gamma = namespace_of(z), z[:, 0], z[:, 1], z[:, 2]
+        p_beta, p_gamma = self.priors["s_beta"], self.priors["s_gamma"]
         total -= self.n_items * (u_beta + u_gamma) + (self.n_items + 0.5 * n_students) * LOG_2PI
-        total += 3 * _LOG_T4 + 2 * _LOG_2 + u_beta + u_gamma - 2.5 * xp.log1p(mu * mu / 4)
-        for u in (u_beta, u_gamma):
-            total -= 2.5 * xp.logaddexp(0.0, 2 * u - 2 * _LOG_2)
+        constant = math.fsum((_LOG_T4, p_beta.log_constant, p_gamma.log_constant))
+        total += constant + u_beta + u_gamma - 2.5 * xp.log1p(mu * mu / 4)
+        for u, prior in ((u_beta, p_beta), (u_gamma, p_gamma)):
+            total += prior.log_kernel(u)
         return total
 
     def _log_terms(self, points: Array) -> tuple[Array, Array]:
@@ -305,7 +332,7 @@ class ItemResponse(OnePassModel):
         z, alpha = points[:, :n_global], points[:, n_global:]
         log_gamma, beta = z[:, 3 : 3 + n_items], z[:, 3 + n_items :]
         with np.errstate(all="ignore"):
-            half_gamma, half_centre = xp.exp(log_gamma) / 2, (beta + z[:, :1]) / 2
+            half_gamma, half_centre = xp.exp(log_gamma) / 2, (beta + z[:, :1]) * self._half
             local, slopes, pulls = self._table.terms(partial(self._on, points), half_gamma, half_centre, alpha, weights)
             local -= 0.5 * (alpha * alpha + LOG_2PI)
             precision = xp.exp(-2 * z[:, 1:3])
@@ -327,7 +354,12 @@ class ItemResponse(OnePassModel):
 
     def _abilities_and_items(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         found = self._constrain_global(points[:, : self.layout.n_global])
-        return found["gamma"], found["beta"] + found["mu_beta"][:, None], points[:, self.layout.n_global :]
+        return found["gamma"], self._intercepts(found), points[:, self.layout.n_global :]
+
+    def _intercepts(self, items: Mapping[str, np.ndarray]) -> np.ndarray:
+        """What is added to `gamma_k alpha_j` in the logit, (M, K)."""
+        centre: np.ndarray = items["beta"] + items["mu_beta"][:, None]
+        return centre if self._half > 0 else -centre
 
     def _predict(
         self,
@@ -348,8 +380,7 @@ class ItemResponse(OnePassModel):
         return {"alpha": alpha, "responses": found}
 
     def _draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        mu_beta, s_beta, s_gamma = rng.standard_t(4, (3, n))
-        found = {"mu_beta": mu_beta, "s_beta": np.abs(s_beta), "s_gamma": np.abs(s_gamma)}
+        found = {"mu_beta": rng.standard_t(4, n), **self.priors.draw(rng, n)}
         with np.errstate(over="ignore"):
             found["gamma"] = np.exp(found["s_gamma"][:, None] * rng.standard_normal((n, self.n_items)))
         found["beta"] = found["s_beta"][:, None] * rng.standard_normal((n, self.n_items))

@@ -1,4 +1,4 @@
-"""What several models share: priors on a log scale, float64 sums, cache-sized pieces, natural values."""
+"""What several models share: float64 sums, cache-sized pieces, natural values."""
 
 from __future__ import annotations
 
@@ -37,19 +37,6 @@ def squared_norms(array: Array) -> Array:
         rows = array[m : m + 64].astype(np.float64)
         total[m : m + 64] = xp.einsum("ij,ij->i", rows, rows)
     return total
-
-
-def half_student_t4_on_log_scale(v: Array) -> Array:
-    """Log density of v = log s, elementwise, where s has density 2*t4(s): Jacobian included."""
-    xp = namespace_of(v)
-    return math.log(2.0 * 3.0 / 8.0) - 2.5 * xp.logaddexp(0.0, 2.0 * v - math.log(4.0)) + v
-
-
-def half_cauchy_on_log_scale(v: Array, scale: float) -> Array:
-    """Log density of v = log s, elementwise, where s is half-Cauchy(0, scale): Jacobian included."""
-    xp = namespace_of(v)
-    constant = math.log(2.0 / (math.pi * scale))
-    return constant - xp.logaddexp(0.0, 2.0 * v - 2.0 * math.log(scale)) + v
 
 
 def take_natural(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.errors import InputError
+from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.checks import read_matrix, read_new_rows, read_vector, refuse_different_rows, refuse_non_counts
 from pyturingvi.models.labels import Labels, relabel, row_labels
@@ -16,12 +16,15 @@ from pyturingvi.models.observed import Observation
 from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import (
     LOG_2PI,
-    half_student_t4_on_log_scale,
     pieces,
     refuse_outside,
     row_sums,
     take_natural,
 )
+from pyturingvi.models.rpoisson_noise import NoiseForm
+from pyturingvi.models.rpoisson_prior import normals_and_scales
+from pyturingvi.priors import HalfStudentT
+from pyturingvi.priors.of_model import ScalePriors
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 _MAX_COUNT = 2.0**53
 _FAR, _WIDE, _NARROW = 20.0, 100.0, 0.03  # mean in sd, sd and range of a covariate beyond which advice is given
 _SCALES = ("s_alpha", "s_beta", "s_eta")
+_PRIORS = dict.fromkeys(_SCALES, HalfStudentT(4.0))
+_PARAMETRIZATIONS = ("centred", "residual", "noncentred")
 _LARGEST_RATE = 2.0**62  # NumPy draws no Poisson counts beyond it
 _LARGEST_LOSS = 0.01  # nats that a log density may lose in float32
 
@@ -40,7 +45,7 @@ class RobustPoisson(OnePassModel):
     `y_i ~ Poisson(exp(eta_i))` and `eta_i ~ N(X_i beta + alpha + offset_i, s_eta)`, with
     `alpha ~ N(0, s_alpha)`, `beta_k ~ N(0, s_beta)` and each scale (a standard deviation) the positive half
     of a Student-t with 4 degrees of freedom. Globals in the flat vector:
-    `[log s_alpha, log s_beta, log s_eta, alpha, beta_1..beta_p]`; the local of row i is `eta_i`.
+    `[log s_alpha, log s_beta, log s_eta, alpha, beta_1..beta_p]`; the local of row i is `eta_i`, or its noise.
 
     Parameters
     ----------
@@ -51,12 +56,20 @@ class RobustPoisson(OnePassModel):
         Counts 0, 1, 2, ...
     offset : (N,) array or Series, optional
         Known part of the mean log rate, such as a log exposure.
+    priors : prior or dict, optional
+        `tv.priors` of the standard deviations: one for all, or by name ("s_alpha", "s_beta", "s_eta").
+    parametrization : {"centred", "residual", "noncentred"}
+        What the local of row i is: the log rate `eta_i`; its noise `eps_i = eta_i - X_i beta - alpha - offset_i ~
+        N(0, s_eta)`, as in the paper's released code; or the standardized noise `eps_i/s_eta ~ N(0, 1)`. The posterior
+        is the same, its shape is not (Papaspiliopoulos, Roberts and Skold, 2007): a structured or full-rank fit has one
+        optimum in the first two, and another in the third. Results are in `eta` always.
 
     Raises
     ------
     InputError
         If a shape does not fit, there is no row or no covariate, an entry is missing, infinite or no number,
-        y holds anything but counts, a column name occurs twice, or pandas inputs have different indexes.
+        y holds anything but counts, a column name occurs twice, pandas inputs have different indexes, or a prior or
+        parametrization is none of the above.
 
     Examples
     --------
@@ -67,8 +80,14 @@ class RobustPoisson(OnePassModel):
 
     name: ClassVar[str] = "rpoisson"
 
-    def __init__(self, X: Any, y: Any, offset: Any = None) -> None:
+    def __init__(
+        self, X: Any, y: Any, offset: Any = None, *, priors: Any = None, parametrization: str = "centred"
+    ) -> None:
         owner = "RobustPoisson"
+        self.priors = ScalePriors.read(priors, _PRIORS, owner)
+        if parametrization not in _PARAMETRIZATIONS:
+            raise unknown_name("parametrization", parametrization, _PARAMETRIZATIONS)
+        self.parametrization = parametrization
         matrix, self.covariates, self._rows = read_matrix(X, f"{owner}: X", "x")
         counts = read_vector(y, f"{owner}: y")
         refuse_non_counts(counts, f"{owner}: y")
@@ -96,6 +115,7 @@ class RobustPoisson(OnePassModel):
         # rounding of float32 in y*eta and exp(eta) at eta = log y, as it adds up over the rows
         self._large_counts = float(np.linalg.norm(counts * np.log1p(counts))) * 2.0**-24 > _LARGEST_LOSS
         self._constant = -math.fsum(self._log_factorials) - 0.5 * (1 + n_covariates + n_rows) * LOG_2PI
+        self._noise = None if parametrization == "centred" else NoiseForm(self, parametrization == "noncentred")
 
     def advice(self) -> list[str]:
         """Covariates far from 0 or on a scale far from 1, for which the priors of alpha and beta are not meant."""
@@ -136,11 +156,19 @@ class RobustPoisson(OnePassModel):
             "offset": self.offset,
             "covariates": list(self.covariates),
             **self._rows.to_state("rows"),
+            **self.priors.to_state(),
+            **({} if self._noise is None else {"parametrization": self.parametrization}),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> RobustPoisson:
-        model = cls(state["X"], state["y"], state["offset"])
+        model = cls(
+            state["X"],
+            state["y"],
+            state["offset"],
+            priors=ScalePriors.from_state(state, _PRIORS, "RobustPoisson").given,
+            parametrization=state.get("parametrization", "centred"),
+        )
         model.covariates = relabel(state["covariates"], model.X.shape[1], "RobustPoisson: covariates")
         model._rows = Labels.from_state(state, "rows", len(model.y))
         return model
@@ -149,9 +177,18 @@ class RobustPoisson(OnePassModel):
     def _contents(self) -> list[str]:
         return [f"{len(self.y):,} rows", f"{len(self.covariates)} covariates"]
 
+    @property
+    def numpy_only(self) -> str:
+        priors = "" if self.priors.are_usual else "priors other than the paper's"
+        form = "" if self._noise is None else f"parametrization={self.parametrization!r}"
+        return " and ".join(filter(None, (form, priors)))
+
     # ---- density ------------------------------------------------------------------------------------------
     def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
         """Fill `density` (M,) and `gradient` (M, d), each unless it is None."""
+        if self._noise is not None:
+            self._noise.evaluate(points, density, gradient)
+            return
         xp, n_global = namespace_of(points), self.layout.n_global
         (design,) = self._on(points, design=self._design)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -187,7 +224,7 @@ class RobustPoisson(OnePassModel):
         likelihood -= row_sums(rate)
         wide = z.astype(np.float64)
         (sizes,) = self._on(wide, sizes=self._sizes)
-        return likelihood + _normals_and_scales(wide, squares, sizes) + self._constant
+        return likelihood + normals_and_scales(self.priors, wide, squares, sizes) + self._constant
 
     def _log_terms(self, points: Array) -> tuple[Array, Array]:
         return self._terms_of(points.astype(np.float64), None, None)
@@ -201,10 +238,12 @@ class RobustPoisson(OnePassModel):
         xp = namespace_of(z)
         (sizes,) = self._on(z, sizes_of_globals=self._sizes * [1, 1, 0])
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return _normals_and_scales(z, xp.zeros(len(z)), sizes) - 0.5 * (z.shape[1] - 3) * LOG_2PI
+            return normals_and_scales(self.priors, z, xp.zeros(len(z)), sizes) - 0.5 * (z.shape[1] - 3) * LOG_2PI
 
     def _terms_of(self, points: Array, weights: Array | None, out: Array | None) -> tuple[Array, Array]:
         """Global term (M,) and local terms (M, N); with `out` (M, d), the gradient of their weighted sum too."""
+        if self._noise is not None:
+            return self._noise.terms(points, weights, out)
         xp, n_global = namespace_of(points), self.layout.n_global
         z, eta = points[:, :n_global], points[:, n_global:]
         names = {"design": self._design, "counts": self.y, "log_factorials": self._log_factorials}
@@ -228,7 +267,7 @@ class RobustPoisson(OnePassModel):
                 scale_part[:, 0], scale_part[:, 1] = square[:, 0], square[:, 1:].sum(axis=1)
                 scale_part[:, :2] *= precision[:, :2]
                 scale_part[:, 2] = xp.einsum("mn,mn->m", weights, residual) - weights.sum(axis=1)
-                scale_part += 1.0 - 5.0 / (1.0 + 4.0 * precision)
+                scale_part += 1.0 + self.priors.slope(precision)
                 scale_part -= sizes
                 coefficient_part[...] = (weights * pull) @ design.T
                 coefficient_part[:, 0] -= precision[:, 0] * z[:, 3]
@@ -249,7 +288,7 @@ class RobustPoisson(OnePassModel):
         scale_part[:, 1] = square[:, 1:].sum(axis=1)
         scale_part[:, 2] = xp.einsum("mn,mn->m", residual, residual)
         scale_part *= precision
-        scale_part += 1.0 - 5.0 / (1.0 + 4.0 * precision)
+        scale_part += 1.0 + self.priors.slope(precision)
         scale_part -= sizes
         residual *= weight
         coefficient_part[...] = residual @ design.T
@@ -264,7 +303,7 @@ class RobustPoisson(OnePassModel):
         return {"y": Observation(self.y.astype(np.int64), ["row"], {"row": ("row", self._rows.typed)})}
 
     def _log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
-        eta = points[:, self.layout.n_global :]
+        eta = self._log_rates(points)
         with np.errstate(over="ignore"):
             found = -np.exp(eta)
         found += eta * self.y
@@ -272,7 +311,13 @@ class RobustPoisson(OnePassModel):
         return {"y": found}
 
     def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        return {"y": _draw_counts(points[:, self.layout.n_global :], rng)}
+        return {"y": _draw_counts(self._log_rates(points), rng)}
+
+    def _log_rates(self, points: Array) -> Array:
+        """The log rates eta (M, N), which are the locals themselves where these are centred."""
+        z, local = points[:, : self.layout.n_global], points[:, self.layout.n_global :]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return local if self._noise is None else self._noise.log_rates(z, local)
 
     def _predict(
         self, points: np.ndarray, new: Any, rng: np.random.Generator, offset: Any = None
@@ -285,7 +330,7 @@ class RobustPoisson(OnePassModel):
         return {"eta": eta, "y": _draw_counts(eta, rng)}
 
     def _draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        found = {name: np.abs(rng.standard_t(4, n)) for name in _SCALES}
+        found = self.priors.draw(rng, n)
         found["alpha"] = found["s_alpha"] * rng.standard_normal(n)
         found["beta"] = found["s_beta"][:, None] * rng.standard_normal((n, len(self.covariates)))
         return found
@@ -298,7 +343,8 @@ class RobustPoisson(OnePassModel):
         return {**named, "alpha": z[:, 3].copy(), "beta": z[:, 4:].copy()}
 
     def _constrain_local(self, points: Array) -> dict[str, Array]:
-        return {"eta": points[:, self.layout.n_global :].copy()}
+        eta = self._log_rates(points)
+        return {"eta": eta.copy() if self._noise is None else eta}
 
     def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
         n_rows, n_covariates = self.X.shape
@@ -307,21 +353,10 @@ class RobustPoisson(OnePassModel):
         for name in _SCALES:
             refuse_outside(found[name] > 0, self.name, name, "positive")
         scales = np.log(np.column_stack([found[name] for name in _SCALES]))
-        return np.column_stack([scales, found["alpha"], found["beta"], found["eta"]])
+        z = np.column_stack([scales, found["alpha"], found["beta"]])
+        return np.column_stack([z, found["eta"] if self._noise is None else self._noise.locals_of(z, found["eta"])])
 
 
 def _draw_counts(log_rates: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     with np.errstate(over="ignore"):
         return np.asarray(rng.poisson(np.minimum(np.exp(log_rates), _LARGEST_RATE)))
-
-
-def _normals_and_scales(z: Array, squares: Array, sizes: Array) -> Array:
-    """Log density (M,) of the scales, and of the normal variables under them up to a constant.
-
-    Of alpha, beta and eta each: `sizes` (3,) says how many there are; `squares` (M,) are those of eta's residuals.
-    """
-    xp, log_scales, beta = namespace_of(z), z[:, :3], z[:, 4:]
-    total = xp.stack([z[:, 3] ** 2, (beta * beta).sum(axis=1), squares], axis=1)
-    total *= -0.5 * xp.exp(-2.0 * log_scales)
-    total += half_student_t4_on_log_scale(log_scales) - sizes * log_scales
-    return total.sum(axis=1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from pyturingvi.errors import unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.checks import read_matrix
 from pyturingvi.models.labels import Labels, relabel
@@ -16,7 +17,6 @@ from pyturingvi.models.observed import Observation
 from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import (
     LOG_2PI,
-    half_cauchy_on_log_scale,
     pieces,
     refuse_outside,
     row_sums,
@@ -24,7 +24,9 @@ from pyturingvi.models.parts import (
 )
 from pyturingvi.models.volatility_data import log_likelihoods, observation, replicates
 from pyturingvi.models.volatility_returns import WHAT, read_returns, stale_prices
-from pyturingvi.support.arguments import whole_number
+from pyturingvi.priors import HalfCauchy
+from pyturingvi.priors.of_model import ScalePriors
+from pyturingvi.support.arguments import positive_number, whole_number
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 from pyturingvi.transforms.maps import (
     interval,
@@ -43,7 +45,9 @@ from pyturingvi.transforms.maps import (
 if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
 
-_MU_SCALE, _TAU_SCALE, _ETA = 10.0, 5.0, 1.0
+_MU_SCALE, _ETA = 10.0, 1.0
+_PRIORS = {"tau": HalfCauchy(5.0)}
+_OPTIONS: dict[str, Any] = {"tau_of": "series", "partials": "rows", "bound": None}  # as the paper has it
 _ROW_LENGTH_TOLERANCE = 1e-4  # float32 draws have rows of L that are a little off 1
 
 
@@ -62,13 +66,22 @@ class StochasticVolatility(OnePassModel):
         One row a time in ascending order, one column a series, as given: centre them before. NaN is missing: such a
         return is left out of the likelihood, and its time keeps its log volatility, so that the times around it stay
         as far apart as they are. Column names and the index are kept.
+    priors : prior or dict, optional
+        One of `tv.priors` for tau, of each series alike.
+    tau_of : {"series", "shocks"}
+        What tau are the standard deviations of, given correlated innovations: `Q = diag(tau) L L' diag(tau)`, or the
+        shocks behind them, `Q = L diag(tau)^2 L'`, as in the paper's released code.
+    partials : {"rows", "columns"}
+        Order of the partial correlations in the flat vector: (2,1), (3,1), (3,2), ... or (2,1), (3,1), ..., (3,2), ...
+    bound : float, optional
+        The likelihood, and what is drawn from it, takes log variances no farther than this from 0.
 
     Raises
     ------
     InputError
         If it is not a table of numbers, has fewer than two times or more series than times; if dates in its index
-        are out of order or there twice; if a series has fewer than two returns, is constant, or holds prices; or if a
-        return is exactly 0, with which the posterior is improper.
+        are out of order or there twice; if a series has fewer than two returns, is constant, or holds prices; if a
+        return is exactly 0, with which the posterior is improper; or if a prior or an option is none of the above.
 
     Notes
     -----
@@ -87,8 +100,28 @@ class StochasticVolatility(OnePassModel):
     default_family: str = "markov"
     no_log_terms: str = "each time's volatility depends on that of the time before, also given the globals"
 
-    def __init__(self, returns: Any) -> None:
+    def __init__(
+        self,
+        returns: Any,
+        *,
+        priors: Any = None,
+        tau_of: str = "series",
+        partials: str = "rows",
+        bound: float | None = None,
+    ) -> None:
+        priors = ScalePriors.read(priors, _PRIORS, "StochasticVolatility")
+        self._set_options(priors, tau_of, partials, bound)
         self._set_up(*read_returns(returns))
+
+    def _set_options(self, priors: ScalePriors, tau_of: str, partials: str, bound: float | None) -> None:
+        for what, value, known in (
+            ("tau_of", tau_of, ("series", "shocks")),
+            ("order of partial correlations", partials, ("rows", "columns")),
+        ):
+            if value not in known:
+                raise unknown_name(what, value, known)
+        self.priors, self.tau_of, self.partials = priors, tau_of, partials
+        self.bound = None if bound is None else positive_number("StochasticVolatility: bound", bound)
 
     def _set_up(self, returns: np.ndarray, series: list[str], times: Labels) -> None:
         self.returns, self.series, self._times = returns, series, times
@@ -102,6 +135,9 @@ class StochasticVolatility(OnePassModel):
         self._halves = None if observed.all() else 0.5 * observed  # what log volatilities weigh in the likelihood
         # log det Q gives each log cosh(v) a weight of T, with the sign against the prior's
         self._partial_weights = lkj_partial_weights(size, _ETA) - n_times
+        rows, columns = np.tril_indices(size, -1)
+        # where in the flat vector each partial correlation stands, row by row
+        self._places = None if self.partials == "rows" else np.argsort(np.lexsort((rows, columns)))
         self._constant = (
             -0.5 * (n_times * size + int(observed.sum())) * LOG_2PI
             - size * (math.log(math.pi * _MU_SCALE) + math.log(2.0))
@@ -112,7 +148,8 @@ class StochasticVolatility(OnePassModel):
     @property
     def _pairs(self) -> list[tuple[int, int]]:
         rows, columns = np.tril_indices(len(self.series), -1)
-        return list(zip(rows.tolist(), columns.tolist(), strict=True))
+        pairs = list(zip(rows.tolist(), columns.tolist(), strict=True))
+        return pairs if self._places is None else sorted(pairs, key=lambda pair: pair[::-1])
 
     @property
     def global_labels(self) -> list[str]:
@@ -146,13 +183,16 @@ class StochasticVolatility(OnePassModel):
         return runtime.call(runtime.module.volatility_model, address_of(self.returns), *self.returns.shape)
 
     def get_state(self) -> dict[str, Any]:
-        return {"returns": self.returns, "series": list(self.series), **self._times.to_state("times")}
+        labels = {"series": list(self.series), **self._times.to_state("times")}
+        return {"returns": self.returns, **labels, **self.priors.to_state(), **self._unusual}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> StochasticVolatility:
         # a file of an earlier version may hold what a new model is refused: exact zeros, say
         returns, _, _ = read_matrix(state["returns"], WHAT, "series", missing_allowed=True)
         model = cls.__new__(cls)
+        priors = ScalePriors.from_state(state, _PRIORS, "StochasticVolatility")
+        model._set_options(priors, **{name: state.get(name, usual) for name, usual in _OPTIONS.items()})
         series = relabel(state["series"], returns.shape[1], "StochasticVolatility: series")
         model._set_up(returns, series, Labels.from_state(state, "times", len(returns)))
         return model
@@ -160,6 +200,16 @@ class StochasticVolatility(OnePassModel):
     @property
     def _contents(self) -> list[str]:
         return [f"{len(self.returns):,} times", f"{len(self.series)} series"]
+
+    @property
+    def numpy_only(self) -> str:
+        options = [f"{name}={value!r}" for name, value in self._unusual.items()]
+        return " and ".join([*options, *([] if self.priors.are_usual else ["a prior other than the paper's"])])
+
+    @property
+    def _unusual(self) -> dict[str, Any]:
+        """The options that are not as the paper has it, which alone files name."""
+        return {name: getattr(self, name) for name, usual in _OPTIONS.items() if getattr(self, name) != usual}
 
     # ---- density ------------------------------------------------------------------------------------------
     def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
@@ -181,19 +231,24 @@ class StochasticVolatility(OnePassModel):
         phi = interval(v_phi)
         factor, remainder = lkj_cholesky(v_partial, size)
         tau = xp.exp(log_tau)
-        whiten = _inverse_of_lower(factor) / tau[:, None, :]  # (M, D, D): whiten @ r_t has unit covariance
+        own, other = tau[:, :, None], tau[:, None, :]  # tau along the axis of L that it scales, and the other
+        if self.tau_of == "shocks":
+            own, other = other, own
+        whiten = _inverse_of_lower(factor) / other  # (M, D, D): whiten @ r_t has unit covariance
         whiten_lagged = whiten * phi[:, None, :]
 
         y = xp.array(points[:, n_global:].reshape(-1, n_times, size).transpose(0, 2, 1), order="C")
         (half_squares,) = self._on(points, half_squares=self._half_squares)
-        scaled = xp.negative(y)
+        clipped = self._clipped(y)
+        scaled = xp.negative(clipped)
         xp.exp(scaled, out=scaled)
         scaled *= half_squares  # x_t^2 exp(-y_t) / 2
         halves = None if self._halves is None else self._on(points, halves=self._halves)[0]
         # The innovations r_t = (y_t - mu) - phi (y_{t-1} - mu), whitened; none has a lagged part at t = 1.
         level = 0.0
         if density is not None:
-            level = 0.5 * row_sums(y) if halves is None else row_sums(y * halves)
+            level = 0.5 * row_sums(clipped) if halves is None else row_sums(clipped * halves)
+        inside = None if self.bound is None or out is None else (clipped == y).astype(y.dtype)
         y -= mu[:, :, None]
         white = whiten @ y
         white[:, :, 1:] -= whiten_lagged @ y[:, :, :-1]
@@ -203,23 +258,27 @@ class StochasticVolatility(OnePassModel):
             density[...] = -level - 0.5 * squares - row_sums(scaled) + self._global_density(points)
         if out is None:
             return
-        g_mu, g_phi, g_log_tau, g_partial = self._split(out[:, :n_global])
+        g_mu, g_phi, g_log_tau = (out[:, k * size : (k + 1) * size] for k in range(3))
         cross = white[:, :, 1:] @ y[:, :, :-1].transpose(0, 2, 1)
         # gradient in y - mu: -Q^-1 r_t, and further down + phi Q^-1 r_{t+1}
         pulled = xp.matmul(-whiten.transpose(0, 2, 1), white, out=y)
         # d/dL of -|L^-1 diag(1/tau) r|^2 / 2; its product with L is what log tau sees
-        g_factor = pulled @ white.transpose(0, 2, 1) * -tau[:, :, None]
+        g_factor = pulled @ white.transpose(0, 2, 1) * -own
         pulled[:, :, :-1] += whiten_lagged.transpose(0, 2, 1) @ white[:, :, 1:]
         xp.subtract(-2.0 * mu / (_MU_SCALE**2 + mu * mu), pulled.sum(axis=2), out=g_mu)
+        if inside is not None:  # beyond the bound the likelihood is flat
+            scaled *= inside
+            halves = inside * 0.5 if halves is None else inside * halves
         scaled += pulled
         local_out = out[:, n_global:].reshape(-1, n_times, size).transpose(0, 2, 1)
         xp.subtract(scaled, 0.5 if halves is None else halves, out=local_out)
         xp.subtract(interval_pullback(v_phi, (whiten * cross).sum(axis=1)), phi, out=g_phi)
-        g_log_tau[...] = (g_factor * factor).sum(axis=2)
-        g_log_tau += (1.0 - n_times) - 2.0 / (1.0 + _TAU_SCALE**2 * xp.exp(-2.0 * log_tau))
+        g_log_tau[...] = (g_factor * factor).sum(axis=2 if self.tau_of == "series" else 1)
+        g_log_tau += (1.0 - n_times) + self.priors["tau"].slope(xp.exp(-2.0 * log_tau))
         (weights,) = self._on(points, weights=self._partial_weights)
-        g_partial[...] = lkj_cholesky_pullback(v_partial, g_factor, factor, remainder)
+        g_partial = lkj_cholesky_pullback(v_partial, g_factor, factor, remainder)
         g_partial -= weights * xp.tanh(v_partial)
+        out[:, 3 * size : n_global] = self._stored(g_partial)
 
     def _global_density(self, points: Array) -> Array:
         """All terms (M,) without a time index, in float64: priors, log-Jacobians, log det Q, constants."""
@@ -228,22 +287,36 @@ class StochasticVolatility(OnePassModel):
         mu, v_phi, log_tau, v_partial = self._split(z)
         (weights,) = self._on(z, weights=self._partial_weights)
         total = interval_log_jacobian(v_phi) - xp.log1p((mu / _MU_SCALE) ** 2)
-        total += half_cauchy_on_log_scale(log_tau, _TAU_SCALE) - n_times * log_tau
+        total += self.priors["tau"].log_density(log_tau) - n_times * log_tau
         return total.sum(axis=1) - log_cosh(v_partial) @ weights + self._constant
 
     def _split(self, z: Array) -> tuple[Array, Array, Array, Array]:
+        """mu, v_phi, log tau, and the partial correlations row by row."""
         size = self.layout.local_dim
-        return z[:, :size], z[:, size : 2 * size], z[:, 2 * size : 3 * size], z[:, 3 * size :]
+        v_partial = z[:, 3 * size :] if self._places is None else z[:, 3 * size + self._places]
+        return z[:, :size], z[:, size : 2 * size], z[:, 2 * size : 3 * size], v_partial
+
+    def _stored(self, v_partial: Array) -> Array:
+        """What belongs to the partial correlations, row by row, in the order of the flat vector."""
+        return v_partial if self._places is None else v_partial[:, np.argsort(self._places)]
+
+    def _clipped(self, y: Array) -> Array:
+        """Log variances as the likelihood has them."""
+        return y if self.bound is None else namespace_of(y).clip(y, -self.bound, self.bound)
+
+    def _root(self, tau: Array, factor: Array) -> Array:
+        """The root of Q (M, D, D)."""
+        return (tau[:, :, None] if self.tau_of == "series" else tau[:, None, :]) * factor
 
     # ---- data ---------------------------------------------------------------------------------------------
     def _observations(self) -> dict[str, Observation]:
         return {"returns": observation(self.returns, self.series, self._times)}
 
     def _log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
-        return {"returns": log_likelihoods(self.returns, self._constrain_local(points)["y"])}
+        return {"returns": log_likelihoods(self.returns, self._clipped(self._constrain_local(points)["y"]))}
 
     def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        return {"returns": replicates(self.returns, self._constrain_local(points)["y"], rng)}
+        return {"returns": replicates(self.returns, self._clipped(self._constrain_local(points)["y"]), rng)}
 
     def _predict(self, points: np.ndarray, new: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
         return self._forecast(points, whole_number("predict: new, the number of days ahead,", new, 1), rng)
@@ -252,9 +325,9 @@ class StochasticVolatility(OnePassModel):
         size = len(self.series)
         shape = lkj_partial_weights(size, _ETA) / 2  # of the beta distribution of (1 + partial correlation)/2
         v_partial = np.arctanh(np.clip(2 * rng.beta(shape, shape, (n, len(shape))) - 1, -1 + 1e-15, 1 - 1e-15))
-        mu, tau = _MU_SCALE * rng.standard_cauchy((n, size)), _TAU_SCALE * np.abs(rng.standard_cauchy((n, size)))
+        mu, tau = _MU_SCALE * rng.standard_cauchy((n, size)), self.priors["tau"].draw(rng, (n, size))
         v_phi = interval_inverse(rng.uniform(-1, 1, (n, size)))
-        return self._constrain_global(np.hstack([mu, v_phi, np.log(tau), v_partial]))
+        return self._constrain_global(np.hstack([mu, v_phi, np.log(tau), self._stored(v_partial)]))
 
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:
@@ -262,7 +335,7 @@ class StochasticVolatility(OnePassModel):
         with np.errstate(over="ignore", invalid="ignore"):
             tau = namespace_of(z).exp(log_tau)
             factor = lkj_cholesky(v_partial, self.layout.local_dim)[0]
-            scaled = tau[:, :, None] * factor
+            scaled = self._root(tau, factor)
             covariance = scaled @ scaled.transpose(0, 2, 1)
         return {"mu": mu.copy(), "phi": interval(v_phi), "tau": tau, "L": factor, "Q": covariance}
 
@@ -273,14 +346,14 @@ class StochasticVolatility(OnePassModel):
     def _forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         n_points, size = len(points), self.layout.local_dim
         found = self._constrain_global(points[:, : self.layout.n_global])
-        mu, phi, root = found["mu"], found["phi"], found["tau"][:, :, None] * found["L"]
+        mu, phi, root = found["mu"], found["phi"], self._root(found["tau"], found["L"])
         centred = points[:, -size:] - mu
         y = np.empty((n_points, h, size))
         for k in range(h):
             centred = phi * centred + (root @ rng.standard_normal((n_points, size, 1)))[:, :, 0]
             y[:, k] = mu + centred
         with np.errstate(over="ignore"):
-            volatility = np.exp(y / 2)
+            volatility = np.exp(self._clipped(y) / 2)
             return {"volatility": volatility, "returns": volatility * rng.standard_normal(y.shape)}
 
     def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
@@ -300,7 +373,7 @@ class StochasticVolatility(OnePassModel):
             found["mu"],
             interval_inverse(found["phi"]),
             np.log(found["tau"]),
-            lkj_cholesky_inverse(factor),
+            self._stored(lkj_cholesky_inverse(factor)),
         ]
         return np.concatenate([*parts, found["y"].reshape(-1, n_times * size)], axis=1)
 

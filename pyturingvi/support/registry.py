@@ -155,7 +155,7 @@ def defines(thing: object, method: str) -> bool:
 
 
 def register(cls: type[T]) -> type[T]:
-    """Register a model, family, base distribution, update rule, operator or transform of your own.
+    """Register a model, family, base distribution, prior, update rule, operator or transform of your own.
 
     Files name classes; a registered class is found again by its name when a fit or a sweep is read. Without
     registration your class runs all the same, in `tv.fit`.
@@ -163,8 +163,9 @@ def register(cls: type[T]) -> type[T]:
     Parameters
     ----------
     cls : type
-        A subclass of `tv.models.Model`, `tv.families.Family`, `tv.families.BaseDistribution`, `tv.optimize.Rule`,
-        `tv.optimize.Operator` or `tv.transforms.Transform`. Its `name` is the class's unless it says otherwise.
+        A subclass of `tv.models.Model`, `tv.families.Family`, `tv.families.BaseDistribution`, `tv.priors.ScalePrior`,
+        `tv.optimize.Rule`, `tv.optimize.Operator` or `tv.transforms.Transform`. Its `name` is the class's unless it
+        says otherwise.
 
     Returns
     -------
@@ -179,6 +180,7 @@ def register(cls: type[T]) -> type[T]:
     registry = getattr(cls, "registry", None)
     if not isinstance(cls, type) or not isinstance(registry, Registry):
         raise InputError(
-            f"register takes a class of model, family, base distribution, rule, operator or transform, got {cls!r}."
+            "register takes a class of model, family, base distribution, prior, rule, operator or transform, got "
+            f"{cls!r}."
         )
     return registry.add(cls)
