@@ -12,6 +12,7 @@ from pyturingvi.models.log_density import LogDensity
 from pyturingvi.models.numpyro import NumPyro
 from pyturingvi.models.pymc import PyMC
 from pyturingvi.models.rpoisson import RobustPoisson
+from pyturingvi.models.stan import Stan
 from pyturingvi.models.turing import Turing
 from pyturingvi.models.volatility import StochasticVolatility
 
@@ -24,6 +25,7 @@ __all__ = [
     "NumPyro",
     "PyMC",
     "RobustPoisson",
+    "Stan",
     "StochasticVolatility",
     "Turing",
     "model_class",
@@ -38,6 +40,7 @@ for _class in (
     NumPyro,
     PyMC,
     RobustPoisson,
+    Stan,
     StochasticVolatility,
     Turing,
 ):

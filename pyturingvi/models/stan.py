@@ -1,0 +1,169 @@
+"""A Stan program as it is: its own names, constraints and transformed parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from pyturingvi.errors import InputError, PyTuringVIError
+from pyturingvi.models.axes import read_axes
+from pyturingvi.models.foreign import ForeignModel, Natural, axis_names
+from pyturingvi.models.interactions import Variable
+from pyturingvi.models.parts import take_natural
+from pyturingvi.models.stan_program import StanProgram
+
+
+class Stan(ForeignModel):
+    """A Stan program with its data (NumPy engine only; the extra `stan`).
+
+    Parameters
+    ----------
+    program : str or path
+        A `.stan` file, Stan code, or a library that BridgeStan has compiled. Code is compiled in the user's cache, a
+        file beside itself, once.
+    data : mapping, path of a `.json` file, or str of JSON
+        What the program's data block names: numbers, lists, NumPy arrays, columns of a table.
+    local : list of str, optional
+        Names of the parameters that are local, each with an axis along which the blocks are counted; [] for none. By
+        default the structure is found from the gradient. Names that contradict it are refused.
+    dims : mapping, optional
+        Parameter or transformed parameter -> names of its axes, as for ArviZ.
+    coords : mapping, optional
+        Axis -> labels.
+
+    Attributes
+    ----------
+    structure : str
+        What is global and what is local, in one line; it is printed when the model is built.
+
+    Raises
+    ------
+    InputError
+        If the program cannot be compiled, with Stan's words; has no parameter; the data do not go with it; it has no
+        finite log density near 0 in unconstrained space; or local contradicts the gradient.
+    EngineError
+        If BridgeStan, its sources or a C++ compiler are missing.
+
+    Notes
+    -----
+    The log density is Stan's with its constants (`~` drops none) and the log-Jacobians of its constraints; the gradient
+    is Stan's own, for one point at a time. Draws come back as parameters and transformed parameters; what rests on
+    globals alone counts as global. A saved fit holds the code and the data: draws in the program's own space need
+    BridgeStan again.
+
+    Examples
+    --------
+    >>> code = '''data { int J; vector[J] y; vector[J] sigma; }
+    ... parameters { real mu; real<lower=0> tau; vector[J] theta; }
+    ... model { mu ~ normal(0, 5); tau ~ cauchy(0, 5); theta ~ normal(mu, tau); y ~ normal(theta, sigma); }'''
+    >>> data = {"J": 8, "y": [28, 8, -3, 7, -1, 1, 18, 12], "sigma": [15, 10, 16, 11, 9, 11, 10, 18]}
+    >>> Stan(code, data, dims={"theta": ["school"]}).structure  # doctest: +SKIP
+    'globals: mu, tau; 8 local blocks of 1: theta by school'
+    """
+
+    name: ClassVar[str] = "stan"
+    door: ClassVar[str] = "Stan"
+    thread_safe: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        program: Any,
+        data: Any = None,
+        local: Any = None,
+        *,
+        dims: Mapping[str, Any] | None = None,
+        coords: Mapping[str, Any] | None = None,
+    ) -> None:
+        found = StanProgram(program, data)
+        self._program: StanProgram | None = found
+        self._source = {"code": found.code, "library": str(found.library), "data": found.data}
+        shapes = {one.name: one.shape for one in (*found.parameters, *found.derived)}
+        defaults = {name: axis_names(name, (), len(shape)) for name, shape in shapes.items()}
+        self._named = read_axes(shapes, defaults, dims, None, "Stan").dims
+        variables = [Variable(one.name, one.shape, self._free_axes(one, shapes[one.name])) for one in found.latents]
+        start = np.random.default_rng(0).normal(0.0, 0.1, (1, found.dim))
+        if not np.isfinite(found.log_density_and_gradient(start)[0]).all() and (why := found.why_rejected(start[0])):
+            raise InputError(
+                f"Stan: the program has no log density near 0 in unconstrained space, where fits start: {why}. Check "
+                "the data and the priors."
+            )
+        self._settle(found.title, variables, local, found.labels, coords)
+
+    def _free_axes(self, latent: Variable, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Names of the axes of an unconstrained variable that the user named: those that have kept their length."""
+        names = self._named[latent.name]
+        if names == list(axis_names(latent.name, (), len(shape))):
+            return ()
+        if len(shape) == len(latent.shape):
+            return tuple(name if a == b else "" for name, a, b in zip(names, shape, latent.shape, strict=True))
+        return (names[0], *[""] * (len(latent.shape) - 1)) if latent.shape[0] == shape[0] else ("",) * len(latent.shape)
+
+    @property
+    def description(self) -> str:
+        return "tv.models.Stan, a Stan program"
+
+    # ---- what Stan computes ---------------------------------------------------------------------------------
+    def _opened(self, what: str) -> StanProgram:
+        if self._program is None:
+            try:
+                self._program = self._reopened()
+            except PyTuringVIError as error:
+                raise self._unavailable(what) from error
+        return self._program
+
+    def _reopened(self) -> StanProgram:
+        """The program of a saved fit: its library where that is still there, else compiled again from the code."""
+        library, code = self._source["library"], self._source["code"]
+        if not code or (Path(library).is_file() and "stan_" in Path(library).name):
+            return StanProgram(library, self._source["data"] or None)
+        return StanProgram(code, self._source["data"] or None)
+
+    def _evaluate(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._opened("the log density").log_density_and_gradient(points)
+
+    def _natural_values(self, points: np.ndarray, *, global_only: bool) -> dict[str, np.ndarray]:
+        program = self._opened("a draw in the model's own space")
+        values = program.constrained(points)
+        every = (*program.parameters, *program.derived)
+        return {one.name: one.of(values) for one in every if not global_only or self._naturals[one.name].is_global}
+
+    def _flat_values(self, values: dict[str, np.ndarray]) -> np.ndarray:
+        program = self._opened("unconstrain")
+        shapes = {one.name: one.shape for one in program.parameters}
+        return program.unconstrained(take_natural(values, shapes, self.door))
+
+    # ---- names ----------------------------------------------------------------------------------------------
+    def _natural_axes(self) -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
+        program = self._opened("the names")
+        return {one.name: (tuple(self._named[one.name]), one.shape) for one in (*program.parameters, *program.derived)}
+
+    def _describe_naturals(self) -> dict[str, Natural]:
+        """Parameters and transformed ones; one of these is global where it stays as it is while the locals move."""
+        program = self._opened("the names")
+        local = self._order[self.layout.n_global :]
+        rng = np.random.default_rng(0)
+        points = np.repeat(rng.normal(0.0, 0.3, (1, self.dim)), 4, axis=0)
+        points[:, local] += rng.normal(0.0, 0.3, (4, local.size))
+        values = program.constrained(points)
+        still = {one.name: bool((one.of(values) == one.of(values)[:1]).all()) for one in program.derived}
+        is_global = {one.name: one.name not in self.local for one in program.parameters} | still
+        found = {name: Natural(shape, axes, is_global[name]) for name, (axes, shape) in self._natural_axes().items()}
+        return dict(sorted(found.items(), key=lambda item: not item[1].is_global))
+
+    # ---- file -----------------------------------------------------------------------------------------------
+    def get_state(self) -> dict[str, Any]:
+        """Names, shapes and labels, the code and the data."""
+        return {**super().get_state(), **self._source}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """A model that knows its variables; what else it needs is compiled when it is asked for."""
+        model = cls.__new__(cls)
+        model._program = None
+        model._source = {key: str(state[key]) for key in ("code", "library", "data")}
+        model._restore(state)
+        model._named = {name: list(natural.dims) for name, natural in model._naturals.items()}
+        return model
