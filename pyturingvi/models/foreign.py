@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.errors import InputError
+from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.axes import read_axes
 from pyturingvi.models.base import Model
@@ -70,7 +70,7 @@ class ForeignModel(Model):
         """
         self.label = self._title = title
         self._variables = tuple(variables)
-        axes = self._natural_axes()
+        axes = self._natural_axes() | self._observed_axes()
         shapes, dims = (
             {name: shape for name, (_, shape) in axes.items()},
             {name: dims for name, (dims, _) in axes.items()},
@@ -99,6 +99,10 @@ class ForeignModel(Model):
         """Names and lengths of the axes of each natural variable; here of those of the unconstrained space."""
         return {one.name: (axis_names(one.name, one.axes, len(one.shape)), one.shape) for one in self._variables}
 
+    def _observed_axes(self) -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
+        """Names and lengths of the axes of each observed variable."""
+        return {}
+
     def _describe_naturals(self) -> dict[str, Natural]:
         """Each natural variable, globals first."""
         axes = self._natural_axes()
@@ -120,6 +124,15 @@ class ForeignModel(Model):
         shapes = {variable.name: variable.shape for variable in self._variables}
         arrays = take_natural(values, shapes, self.door)
         return np.concatenate([array.reshape(len(array), -1) for array in arrays.values()], axis=1)
+
+    def _latent_names(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Names of latent variables, checked: those of `predict(anew=)`."""
+        latents = [variable.name for variable in self._variables]
+        chosen = (names,) if isinstance(names, str) else tuple(names)
+        for name in chosen:
+            if name not in latents:
+                raise unknown_name("latent variable in anew", name, latents)
+        return chosen
 
     def _unavailable(self, what: str) -> InputError:
         return InputError(
@@ -179,6 +192,8 @@ class ForeignModel(Model):
 
     def get_state(self) -> dict[str, Any]:
         """Names, shapes, labels and order of the variables; the model itself cannot be written to a file."""
+        known = {axis for natural in self._naturals.values() for axis in natural.dims}  # not those of data alone
+        coords = {axis: labels for axis, labels in self._coords.items() if axis in known}
         state: dict[str, Any] = {
             "title": self._title,
             "variables": [[one.name, list(one.shape), list(one.axes)] for one in self._variables],
@@ -189,9 +204,9 @@ class ForeignModel(Model):
             "family": self.default_family,
             "labels": list(self._global_labels),
             "naturals": [[name, list(n.shape), list(n.dims), n.is_global] for name, n in self._naturals.items()],
-            "axes": list(self._coords),
+            "axes": list(coords),
         }
-        for k, labels in enumerate(self._coords.values()):
+        for k, labels in enumerate(coords.values()):
             state |= labels.to_state(f"axis_{k}")
         return state
 
@@ -217,6 +232,14 @@ class ForeignModel(Model):
         }
         self._probed = []
         self.label = self._title = str(state["title"])
+
+
+def tell_predicted(title: str, kept: Sequence[str], drawn: Iterable[str]) -> None:
+    """Say what of a prediction comes from the fit."""
+    print(
+        f"pyturingvi: {title}: predict: from the fit {', '.join(kept) or 'nothing'}; drawn: {', '.join(drawn)}",
+        file=sys.stderr,
+    )
 
 
 def element_labels(name: str, shape: tuple[int, ...]) -> list[str]:

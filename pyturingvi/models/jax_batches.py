@@ -58,6 +58,14 @@ class Batched:
             return bytes(jax_export.export(self._compiled(dim), platforms=("cpu",))(shape).serialize())
 
 
+def at_one_point(function: Callable[[Any], Any], dim: int) -> Any:
+    """What a function of a point (d,) gives at 0, as NumPy arrays."""
+    jax: Any = importlib.import_module("jax")
+    with in_64_bits():
+        found = jax.jit(_with_own_constants(function, dim))(np.zeros(dim))
+    return jax.tree_util.tree_map(np.asarray, found)
+
+
 def traced(call: Callable[[], Any], constants_of: Callable[[Any], list[Any]] = lambda found: []) -> Any:
     """What `call` gives in 64 bits, where it traces a function of the user's.
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from pyturingvi.errors import InputError
-from pyturingvi.models.numpyro_sites import NumPyroSites, numpyro_module
-from pyturingvi.models.traced import TracedModel
+from pyturingvi.models.numpyro_data import key_of, numpyro_module
+from pyturingvi.models.numpyro_predict import predict
+from pyturingvi.models.numpyro_sites import NumPyroSites
+from pyturingvi.models.traced_data import TracedModel
 
 
 class NumPyro(TracedModel):
@@ -47,6 +51,9 @@ class NumPyro(TracedModel):
     The log density is NumPyro's own (`potential_energy`), jitted, batched and differentiated in 64 bits; JAX's settings
     stay as they are. Draws come back under the sites' names in the model's own space, deterministic sites included;
     what rests on globals alone counts as global. A saved fit holds the transforms, compiled, but not the model.
+
+    Observed sites are its data: `log_likelihood` has a number for each element of a site's batch (times the factor of
+    `handlers.scale`; masked cells are left out), `Fit.predict` runs the model without them, with other arguments too.
 
     Examples
     --------
@@ -89,6 +96,26 @@ class NumPyro(TracedModel):
     @property
     def description(self) -> str:
         return "tv.models.NumPyro, a NumPyro model"
+
+    def _replicated(self, point_and_seed: Any) -> dict[str, Any]:
+        assert isinstance(self._sites, NumPyroSites)
+        return self._sites.replicated(point_and_seed[:-1], key_of(point_and_seed[-1]))
+
+    def _prior(self, seed: Any) -> dict[str, Any]:
+        assert isinstance(self._sites, NumPyroSites)
+        return self._sites.prior(key_of(seed[0]))
+
+    def _predict(
+        self,
+        points: np.ndarray,
+        new: Any,
+        rng: np.random.Generator,
+        kwargs: Mapping[str, Any] | None = None,
+        anew: Sequence[str] = (),
+    ) -> dict[str, np.ndarray]:
+        if not isinstance(self._sites, NumPyroSites):
+            raise self._unavailable("predict")
+        return predict(self._title, self._sites, self.constrain(points), new, kwargs, self._latent_names(anew), rng)
 
     def get_state(self) -> dict[str, Any]:
         return super().get_state()

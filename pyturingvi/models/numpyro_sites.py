@@ -12,8 +12,8 @@ from pyturingvi.errors import InputError
 from pyturingvi.models.foreign import element_labels
 from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import traced
-from pyturingvi.models.traced import Site
-from pyturingvi.support.extras import require
+from pyturingvi.models.numpyro_data import is_data, mask_of, numpyro_module, observed_shape, run_without_data
+from pyturingvi.models.traced import ObservedSite, Site
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class NumPyroSites:
 
     Attributes
     ----------
+    model : callable
+        As it was given.
     seeded : callable
         The model as NumPyro's functions take it.
     latents : tuple of Variable
@@ -30,14 +32,18 @@ class NumPyroSites:
         For each unconstrained coordinate: `mu`, `log tau`, or `unconstrained rho` for other transforms.
     found : tuple of Site
         Latent and deterministic sites.
+    observed : tuple of ObservedSite
+        Sample sites with data.
     """
 
+    model: Callable[..., Any]
     seeded: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     latents: tuple[Variable, ...]
     labels: list[str]
     found: tuple[Site, ...]
+    observed: tuple[ObservedSite, ...]
 
     @classmethod
     def of(cls, model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NumPyroSites:
@@ -74,12 +80,16 @@ class NumPyroSites:
             axes = _axis_names(site, shape, with_events=shape == np.shape(site["value"]))
             variables.append(Variable(name, shape, axes))
             labels += element_labels(_free_name(site), shape)
-        found = []
+        found, observed = [], []
         for name, site in trace.items():
+            if is_data(site):
+                shape, n_batch = observed_shape(site)
+                axes = _axis_names(site, shape, with_events=True)
+                observed.append(ObservedSite(name, shape, axes, n_batch))
             if is_latent(site) or site["type"] == "deterministic":
                 shape = tuple(int(size) for size in np.shape(site["value"]))
                 found.append(Site(name, shape, _axis_names(site, shape, with_events=True), is_latent(site)))
-        return cls(seeded, args, dict(kwargs), tuple(variables), labels, tuple(found))
+        return cls(model, seeded, args, dict(kwargs), tuple(variables), labels, tuple(found), tuple(observed))
 
     # ---- functions of one point, for JAX ----------------------------------------------------------------------
     def split(self, point: Any) -> dict[str, Any]:
@@ -130,10 +140,47 @@ class NumPyroSites:
         found = util.unconstrain_fn(self.seeded, self.args, self.kwargs, values)
         return jnp.concatenate([found[variable.name].ravel() for variable in self.latents])
 
+    # ---- data -------------------------------------------------------------------------------------------------
+    def data(self, point: Any) -> dict[str, tuple[Any, Any]]:
+        """Values of each observed site, and where they are not masked."""
+        jnp, found = numpyro_module("jax.numpy"), {}
+        for name, site in self._observed_at(point):
+            shape, n_batch = observed_shape(site)
+            counts = jnp.broadcast_to(mask_of(site["fn"]), shape[:n_batch])
+            found[name] = (jnp.broadcast_to(site["value"], shape), counts)
+        return found
 
-def numpyro_module(name: str) -> Any:
-    """A module of NumPyro, or an EngineError that names the extra."""
-    return require(name, "numpyro", "tv.models.NumPyro")
+    def log_likelihood(self, point: Any) -> dict[str, Any]:
+        """Log likelihood of each element of each observed site's batch, times the scale of `handlers.scale`."""
+        jnp, found = numpyro_module("jax.numpy"), {}
+        for name, site in self._observed_at(point):
+            shape, n_batch = observed_shape(site)
+            logs = site["fn"].log_prob(site["value"])
+            scale = 1.0 if site["scale"] is None else site["scale"]
+            found[name] = jnp.broadcast_to(scale * logs, shape[:n_batch]).astype(float)
+        return found
+
+    def replicated(self, point: Any, key: Any) -> dict[str, Any]:
+        """Observed sites drawn anew: the model run without its data, from the values of its latent sites."""
+        jnp = numpyro_module("jax.numpy")
+        trace = run_without_data(self.model, self.args, self.kwargs, self._latents_at(point), key)
+        return {site.name: jnp.broadcast_to(trace[site.name]["value"], site.shape) for site in self.observed}
+
+    def prior(self, key: Any) -> dict[str, Any]:
+        """Latent and deterministic sites drawn from the prior."""
+        handlers, names = numpyro_module("numpyro.handlers"), [site.name for site in self.found]
+        trace = handlers.trace(handlers.seed(self.model, key)).get_trace(*self.args, **self.kwargs)
+        return {name: trace[name]["value"] for name in names}
+
+    def _latents_at(self, point: Any) -> dict[str, Any]:
+        natural = self.constrained(point)
+        return {site.name: natural[site.name] for site in self.found if site.latent}
+
+    def _observed_at(self, point: Any) -> list[tuple[str, Any]]:
+        handlers = numpyro_module("numpyro.handlers")
+        substituted = handlers.substitute(self.seeded, data=self._latents_at(point))
+        trace = handlers.trace(substituted).get_trace(*self.args, **self.kwargs)
+        return [(site.name, trace[site.name]) for site in self.observed]
 
 
 def is_latent(site: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,10 +40,12 @@ class Observation:
 class Observes:
     """The part of a model that knows its data. A hook that a class inherits does not count: see `defines`."""
 
-    no_forecast: ClassVar[str] = "its locals do not follow each other in time, or its class does not define `_forecast`"
-    no_data: ClassVar[str] = "its class does not tell its data (`_observations`, `_log_likelihood` and `_replicate`)"
-    no_prior: ClassVar[str] = "its class does not define `_draw_prior`"
-    no_predict: ClassVar[str] = "its class does not define `_predict`"
+    no_forecast: str = "its locals do not follow each other in time, or its class does not define `_forecast`"
+    no_data: str = "its class does not tell its data (`_observations`, `_log_likelihood` and `_replicate`)"
+    no_likelihood: str = "it does not tell their likelihood"
+    no_replicates: str = "it does not tell how to draw them anew"
+    no_prior: str = "its class does not define `_draw_prior`"
+    no_predict: str = "its class does not define `_predict`"
 
     if TYPE_CHECKING:
 
@@ -54,8 +56,18 @@ class Observes:
 
     @property
     def tells_data(self) -> bool:
-        """Whether `observations`, `log_likelihood` and `replicate` are to be had."""
+        """Whether `observations` are to be had."""
         return all(defines(self, hook) for hook in ("_observations", "_log_likelihood", "_replicate"))
+
+    @property
+    def tells_likelihood(self) -> bool:
+        """Whether `log_likelihood` is to be had."""
+        return self.tells_data
+
+    @property
+    def tells_replicates(self) -> bool:
+        """Whether `replicate` is to be had."""
+        return self.tells_data
 
     @property
     def observations(self) -> dict[str, Observation]:
@@ -72,15 +84,15 @@ class Observes:
         Returns
         -------
         dict
-            Name of each observed variable -> (M, ...) float64 array. With the prior of the variables they make up the
-            log density.
+            Name of each observed variable -> (M, ...) float64 array, without the last axes of `observations` where a
+            value is a vector or a matrix. With the prior of the variables they make up the log density.
 
         Raises
         ------
         InputError
             If the class does not tell its data.
         """
-        self._refuse_untold()
+        self._refuse_untold(self.tells_likelihood, "log likelihood", self.no_likelihood)
         return self._log_likelihood(self._check_points(points).astype(np.float64, copy=False))
 
     def replicate(self, points: Array, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -100,9 +112,9 @@ class Observes:
         Raises
         ------
         InputError
-            If the class does not tell its data.
+            If the class does not tell its data, or not how to draw them.
         """
-        self._refuse_untold()
+        self._refuse_untold(self.tells_replicates, "draw of the data", self.no_replicates)
         return self._replicate(self._check_points(points).astype(np.float64, copy=False), rng)
 
     def draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -193,9 +205,11 @@ class Observes:
             raise InputError(f"{self.description}: there is no forecast, since {self.no_forecast}.")
         return whole_number("h", h, 1)
 
-    def _refuse_untold(self) -> None:
+    def _refuse_untold(self, tells: bool, what: str, why: str) -> None:
         if not self.tells_data:
             raise InputError(f"{self.description}: there is nothing observed to speak of, since {self.no_data}.")
+        if not tells:
+            raise InputError(f"{self.description}: there is no {what}, since {why}.")
 
     def _observations(self) -> dict[str, Observation]:
         raise NotImplementedError

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from pyturingvi.errors import InputError
-from pyturingvi.models.pymc_graph import PyMCGraph, pymc_module
-from pyturingvi.models.traced import TracedModel
+from pyturingvi.models.pymc_data import Drawer, pymc_module
+from pyturingvi.models.pymc_graph import PyMCGraph
+from pyturingvi.models.pymc_predict import predict
+from pyturingvi.models.traced_data import TracedModel
 
 
 class PyMC(TracedModel):
@@ -42,6 +47,9 @@ class PyMC(TracedModel):
     dims and coords, deterministic variables included; what rests on globals alone counts as global. A saved fit holds
     the transforms, compiled, but not the model.
 
+    Observed variables are its data: `log_likelihood` has a number for each observed value, `Fit.predict` draws them
+    anew by PyTensor, with other `pm.Data` too.
+
     Examples
     --------
     >>> import pymc as pm  # doctest: +SKIP
@@ -71,6 +79,48 @@ class PyMC(TracedModel):
     @property
     def description(self) -> str:
         return "tv.models.PyMC, a PyMC model"
+
+    # ---- data, drawn by PyTensor ------------------------------------------------------------------------------
+    @property
+    def _graph(self) -> PyMCGraph:
+        assert isinstance(self._sites, PyMCGraph)
+        return self._sites
+
+    @cached_property
+    def _can_replicate(self) -> bool:
+        return self._try_to_draw("no_replicates", lambda: self._graph.replicates, np.zeros((1, self.dim)))
+
+    @cached_property
+    def _can_draw_prior(self) -> bool:
+        return self._try_to_draw("no_prior", lambda: self._graph.prior, None)
+
+    def _try_to_draw(self, why: str, drawer: Callable[[], Drawer], point: np.ndarray | None) -> bool:
+        values = {} if point is None else self._natural_values(point, global_only=False)
+        try:
+            drawer().draw(values, 1, np.random.default_rng(0))
+        except InputError as error:
+            setattr(self, why, str(error))
+            return False
+        return True
+
+    def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return self._graph.replicates.draw(self.constrain(points), len(points), rng)
+
+    def _draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        found = self._graph.prior.draw({}, n, rng)
+        return {name: found[name] for name in self.global_names}
+
+    def _predict(
+        self,
+        points: np.ndarray,
+        new: Any,
+        rng: np.random.Generator,
+        coords: Mapping[str, Any] | None = None,
+        anew: Sequence[str] = (),
+    ) -> dict[str, np.ndarray]:
+        if self._sites is None:
+            raise self._unavailable("predict")
+        return predict(self._title, self._graph, self.constrain(points), new, coords, self._latent_names(anew), rng)
 
     def get_state(self) -> dict[str, Any]:
         return super().get_state()

@@ -14,8 +14,10 @@ from pyturingvi.errors import InputError
 from pyturingvi.models.foreign import element_labels
 from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import in_64_bits
-from pyturingvi.models.traced import Site
-from pyturingvi.support.extras import require
+from pyturingvi.models.pymc_data import Drawer, frozen, pymc_module, unfrozen
+from pyturingvi.models.traced import ObservedSite, Site
+
+_COMPILED = ("_logp", "_parts", "_naturals", "_free", "_likelihoods", "replicates", "prior")
 
 
 class PyMCGraph:
@@ -34,12 +36,12 @@ class PyMCGraph:
     def __init__(self, model: Any) -> None:
         _refuse_what_has_no_gradient(model)
         self._check_bounds = bool(model.check_bounds)
-        frozen = _frozen(model)
-        self._model = frozen
+        self.open = unfrozen(model)
+        self._model = fixed = frozen(model)
         self._latent_names = [one.name for one in model.free_RVs]  # in the user's order, which freezing does not keep
         self._names = [one.name for one in (*model.free_RVs, *model.deterministics)]
-        start = frozen.initial_point()
-        values = [frozen.rvs_to_values[frozen[name]] for name in self._latent_names]
+        start = fixed.initial_point()
+        values = [fixed.rvs_to_values[fixed[name]] for name in self._latent_names]
         self._values, self._start = values, {value.name: start[value.name] for value in values}
         self.labels: list[str] = []
         for name, value in zip(self._latent_names, values, strict=True):
@@ -64,13 +66,22 @@ class PyMCGraph:
             Site(name, shape_of[name], self._axes(name, shape_of[name]), name in self._latent_names)
             for name in self._names
         )
-        used = {axis for site in self.found for axis in site.axes}
+        self.observed = self._observed_sites()
+        every = [site.axes for site in self.found] + [site.axes for site in self.observed]
+        used = {axis for axes in every for axis in axes}
         coords = self._model.coords
         self.coords = {axis: list(coords[axis]) for axis in coords if axis in used and coords[axis] is not None}
         self.latents = tuple(
             Variable(name, size, self._axes(name, shape_of[name], size))
             for name, size in zip(self._latent_names, sizes, strict=True)
         )
+
+    def _observed_sites(self) -> tuple[ObservedSite, ...]:
+        found = []
+        for one, logs in zip(self._model.observed_RVs, self._logs_of_data, strict=True):
+            shape = self._values_of_data[one.name].shape
+            found.append(ObservedSite(one.name, shape, self._axes(one.name, shape), logs.ndim))
+        return tuple(found)
 
     def _axes(self, name: str, shape: tuple[int, ...], free: tuple[int, ...] | None = None) -> tuple[str, ...]:
         """The dims of a variable; of its unconstrained shape those that have kept their length."""
@@ -108,6 +119,42 @@ class PyMCGraph:
         jnp = pymc_module("jax.numpy")
         values = split(natural, {site.name: site.shape for site in self.found if site.latent})
         return jnp.concatenate([jnp.ravel(one) for one in self._free(*values.values())])
+
+    # ---- data -------------------------------------------------------------------------------------------------
+    @cached_property
+    def _values_of_data(self) -> dict[str, np.ndarray]:
+        values = {one.name: self._model.rvs_to_values[one] for one in self._model.observed_RVs}
+        return {name: np.asarray(one.data if hasattr(one, "data") else one.eval()) for name, one in values.items()}
+
+    @property
+    def _logs_of_data(self) -> list[Any]:
+        found: list[Any] = self._model.logp(vars=self._model.observed_RVs, sum=False)
+        return found
+
+    def data(self, point: Any) -> dict[str, tuple[Any, Any]]:
+        """Values of each observed variable, all of which count: PyMC makes latent variables of those that are NaN."""
+        return {
+            site.name: (self._values_of_data[site.name], np.ones(site.shape[: site.n_batch], dtype=bool))
+            for site in self.observed
+        }
+
+    def log_likelihood(self, point: Any) -> dict[str, Any]:
+        """Log likelihood of each observed value."""
+        return {site.name: logs for site, logs in zip(self.observed, self._likelihoods(point), strict=True)}
+
+    @cached_property
+    def replicates(self) -> Drawer:
+        """Draws the observed variables, given the latent ones."""
+        return Drawer(self._model, self._latent_names, [site.name for site in self.observed])
+
+    @cached_property
+    def prior(self) -> Drawer:
+        """Draws latent and deterministic variables."""
+        return Drawer(self._model, [], self._names)
+
+    @cached_property
+    def _likelihoods(self) -> Callable[..., Any]:
+        return self._of_point(self._logs_of_data)
 
     @cached_property
     def _logp(self) -> Callable[..., Any]:
@@ -153,23 +200,7 @@ class PyMCGraph:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key not in ("_logp", "_parts", "_naturals", "_free")}
-
-
-def pymc_module(name: str) -> Any:
-    """A module that PyMC brings, or an EngineError that names the extra."""
-    return require(name, "pymc", "tv.models.PyMC")
-
-
-def _frozen(model: Any) -> Any:
-    """A copy whose shapes and data are constants; without initial values, with which PyMC makes none."""
-    starts, freeze = model.rvs_to_initial_values, pymc_module("pymc.model.transform.optimization").freeze_dims_and_data
-    kept = dict(starts)
-    try:
-        starts.update(dict.fromkeys(starts))
-        return freeze(model)
-    finally:
-        starts.update(kept)
+        return {key: value for key, value in vars(self).items() if key not in _COMPILED}
 
 
 def _dispatch() -> Any:

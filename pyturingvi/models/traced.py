@@ -1,10 +1,9 @@
-"""A model whose log density, transforms and terms another library gives as JAX functions of one point."""
+"""A model whose log density and transforms another library gives as JAX functions of one point."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -13,8 +12,6 @@ from pyturingvi.models.foreign import ForeignModel, Natural, axis_names
 from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import Batched, exported
 from pyturingvi.models.parts import refuse_outside, take_natural
-from pyturingvi.models.term_blocks import blocks_of_terms
-from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.extras import require
 
 _EXPORTED = {"all": "exported_all", "globals": "exported_globals"}
@@ -28,6 +25,16 @@ class Site:
     shape: tuple[int, ...]
     axes: tuple[str, ...]  # their names; "" where there is none
     latent: bool
+
+
+@dataclass(frozen=True)
+class ObservedSite:
+    """An observed variable."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]  # as of a Site
+    n_batch: int  # of the axes, those that its log likelihood has too: a value may be a vector
 
 
 class Sites(Protocol):
@@ -45,6 +52,10 @@ class Sites(Protocol):
     def found(self) -> tuple[Site, ...]:
         """Latent and deterministic variables, in the order of the model."""
 
+    @property
+    def observed(self) -> tuple[ObservedSite, ...]:
+        """Observed variables, in the order of the model."""
+
     def log_density(self, point: Any) -> Any:
         """Log density, log-Jacobians included."""
 
@@ -57,11 +68,17 @@ class Sites(Protocol):
     def unconstrained(self, natural: Any) -> Any:
         """The point of latent variables in the model's own space, one after the other in a flat array."""
 
+    def data(self, point: Any) -> dict[str, tuple[Any, Any]]:
+        """Of each observed variable its values, and which of them count: those that are not masked."""
 
-class TracedModel(ForeignModel):
-    """A model of another library that JAX compiles, batches and differentiates.
+    def log_likelihood(self, point: Any) -> dict[str, Any]:
+        """The log likelihood of each observed value."""
 
-    A subclass sets `_sites`, and calls `_settle`.
+
+class Traced(ForeignModel):
+    """A density over named variables that JAX compiles, batches and differentiates.
+
+    A subclass calls `_start` with its sites, and then `_settle`.
     """
 
     extra: ClassVar[str]  # that brings the library
@@ -79,18 +96,17 @@ class TracedModel(ForeignModel):
             sites = self._sites
             if sites is None:
                 return self._from_file(kind)
-            jax = require("jax", self.extra, f"tv.models.{self.door}")
-            functions: dict[str, Callable[[Any], Any]] = {
-                "density": jax.value_and_grad(sites.log_density),
-                "all": sites.constrained,
-                "globals": lambda point: {name: sites.constrained(point)[name] for name in self.global_names},
-                "free": sites.unconstrained,
-                "terms": sites.terms,
-                "sums": self._sums_of_terms,
-                "weighted": self._weighted_terms,
-            }
-            self._compiled[kind] = Batched(functions[kind])
+            self._compiled[kind] = Batched(self._functions(sites)[kind])
         return self._compiled[kind]
+
+    def _functions(self, sites: Sites) -> dict[str, Callable[[Any], Any]]:
+        """JAX functions of one point by their kind."""
+        return {
+            "density": require("jax", self.extra, f"tv.models.{self.door}").value_and_grad(sites.log_density),
+            "all": sites.constrained,
+            "globals": lambda point: {name: sites.constrained(point)[name] for name in self.global_names},
+            "free": sites.unconstrained,
+        }
 
     def _from_file(self, kind: str) -> Any:
         """The function that the file held."""
@@ -145,61 +161,6 @@ class TracedModel(ForeignModel):
         for name, part in split(found, {one.name: (one.size,) for one in self._variables}).items():
             refuse_outside(np.isfinite(part), self.door, name, "inside of its support")
         return found
-
-    # ---- log terms ------------------------------------------------------------------------------------------
-    @property
-    def has_log_terms(self) -> bool:
-        return self._term_blocks is not None
-
-    @property
-    def has_term_gradients(self) -> bool:
-        return self.has_log_terms
-
-    @cached_property
-    def _term_blocks(self) -> np.ndarray | None:
-        """The block of each term of the sites' log densities; None where they do not split, or are not all."""
-        if self._sites is None:
-            self.no_log_terms = "it was read from a file, which does not hold the model itself"
-            return None
-        if not self.layout.n_local or self.default_family == "markov":
-            self.no_log_terms = "it has no locals that are independent given the globals"
-            return None
-        self.no_log_terms = "the log densities of its sites do not split into terms of one local block each"
-        try:
-            found = blocks_of_terms(lambda points: self._function("terms")(self._in_their_order(points)), self.layout)
-            probe = np.random.default_rng(1).normal(0.0, 0.3, (2, self.dim))
-            whole = self._function("terms")(probe).sum(axis=1)
-            return found if np.allclose(whole, self._evaluate(probe)[0], rtol=1e-9, atol=1e-9) else None
-        except Exception:  # a site may be of a kind whose terms cannot be had; the fit does not need them
-            return None
-
-    def _sums_of_terms(self, point: Any) -> tuple[Any, Any]:
-        assert self._sites is not None
-        assert self._term_blocks is not None
-        ops = require("jax.ops", self.extra, f"tv.models.{self.door}")
-        sums = ops.segment_sum(self._sites.terms(point), self._term_blocks + 1, self.layout.n_local + 1)
-        return sums[0], sums[1:]
-
-    def _log_terms(self, points: Array) -> tuple[Array, Array]:
-        at_top, each = self._function("sums")(self._in_their_order(points))
-        return at_top, each
-
-    def _weighted_terms(self, point_and_weights: Any) -> tuple[Any, Any, Any]:
-        """Global term, local terms, and the gradient of the former plus the weighted sum of the latter."""
-        point, weights = point_and_weights[: self.dim], point_and_weights[self.dim :]
-
-        def total(point: Any) -> tuple[Any, tuple[Any, Any]]:
-            at_top, each = self._sums_of_terms(point)
-            return at_top + weights @ each, (at_top, each)
-
-        grad = require("jax", self.extra, f"tv.models.{self.door}").grad
-        slope, (at_top, each) = grad(total, has_aux=True)(point)
-        return at_top, each, slope
-
-    def _log_terms_and_gradient(self, points: Array, weights: Array) -> tuple[Array, Array, Array]:
-        both = np.concatenate([self._in_their_order(points), weights], axis=1)
-        at_top, each, slope = self._function("weighted")(both)
-        return at_top, each, slope[:, self._order].astype(points.dtype, copy=False)
 
     # ---- files ----------------------------------------------------------------------------------------------
     def __getstate__(self) -> dict[str, Any]:

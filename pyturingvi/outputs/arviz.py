@@ -55,12 +55,15 @@ def data_groups(
 
     def group(make: Callable[[], dict[str, np.ndarray]]) -> Group:
         arrays = {name: value.reshape(n_chains, n_draws, *value.shape[1:]) for name, value in make().items()}
-        return Group(arrays, dims, coords, beside)
+        # a log likelihood has one number where a value may be a vector
+        own = {name: dims[name][: value.ndim - 2] for name, value in arrays.items()}
+        used = {axis for axes in own.values() for axis in axes}
+        return Group(arrays, own, coords, {name: one for name, one in beside.items() if one[0] in used})
 
     found = {}
-    if log_likelihood and observed:
+    if log_likelihood and observed and model.tells_likelihood:
         found["log_likelihood"] = group(lambda: model.log_likelihood(flat))
-    if posterior_predictive and observed:
+    if posterior_predictive and observed and model.tells_replicates:
         found["posterior_predictive"] = group(lambda: model.replicate(flat, rng))
     found["observed_data"] = Group({name: one.values for name, one in observed.items()}, dims, coords, beside, ())
     if model.tells_prior:

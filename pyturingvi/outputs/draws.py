@@ -137,6 +137,12 @@ class Draws:
             - Item response: answers of new students as `ItemResponse.score` takes them, NaN where there is none; a
               student may have none at all. A long table comes with `student=`, `item=` and `response=`.
             - Stochastic volatility: a number of days, as of `forecast`.
+            - NumPyro: a dictionary of the model's arguments that are to change, such as `{"x": x_new, "y": None}`, or a
+              tuple of all positional ones, with `kwargs=`.
+            - PyMC: a dictionary of the `pm.Data` that are to change, with `coords=` as of `pm.set_data`.
+
+            In the last two, latent variables that keep their shape (and labels) are those of the fit; others, and
+            those named in `anew=`, are drawn from their prior given the former: new groups. One line tells which.
         n_draws : int
         seed : int
             The same seed takes the same draws of the fit as `sample` does.
@@ -148,7 +154,8 @@ class Draws:
         dict
             Arrays (n_draws, ...) by name: of the data of the fit, as `model.observations` has them; of new rows `eta`,
             the log rates, and `y`, the counts; of new students `alpha`, given their answers, and `responses` (n_draws,
-            J, K) to all K items of the model, those that were answered anew; of days as `forecast`.
+            J, K) to all K items of the model, those that were answered anew; of days as `forecast`; of NumPyro and
+            PyMC models all variables that are not those of the fit, deterministic ones included.
 
         Raises
         ------

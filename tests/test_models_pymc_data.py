@@ -1,0 +1,175 @@
+"""What comes after the fit of a PyMC model: its likelihood, data anew, predictions, against conjugate formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from targets import quick_fit
+
+import pyturingvi as tv
+from pyturingvi.errors import InputError
+
+try:
+    import pymc as pm
+except (ImportError, AttributeError) as missing:  # the latter: its ArviZ with another one's parts and matplotlib 3.11
+    pytest.skip(f"no PyMC: {missing}", allow_module_level=True)
+
+X = np.linspace(-1.0, 1.0, 12)
+Y = 1.0 + 2.0 * X + 0.5 * np.random.default_rng(3).standard_normal(12)
+DAYS = [f"day {k}" for k in range(12)]
+N = 4_000
+NOISE, PRIOR = 0.5, 2.0
+DIGITS = 1e-8  # of a normal density: PyMC has the logarithm of the root of 2 pi in single precision
+
+
+def line() -> pm.Model:
+    """Linear regression with known noise; sites tell nothing of the data, so that their posterior is their prior."""
+    with pm.Model(coords={"day": DAYS, "site": list("abc")}) as model:
+        x = pm.Data("x", X, dims="day")
+        b = pm.Normal("b", 0, PRIOR, shape=2)
+        pm.Normal("shift", b[0], 1.0, dims="site")
+        mu = pm.Deterministic("mu", b[0] + b[1] * x, dims="day")
+        pm.Normal("y", mu, NOISE, shape=mu.shape, observed=Y, dims="day")
+    return model
+
+
+def posterior(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of the coefficients, by the normal equations."""
+    design = np.column_stack([np.ones_like(x), x])
+    covariance = np.linalg.inv(design.T @ design / NOISE**2 + np.eye(2) / PRIOR**2)
+    return covariance @ design.T @ y / NOISE**2, covariance
+
+
+@pytest.fixture(scope="module")
+def own() -> pm.Model:
+    return line()
+
+
+@pytest.fixture(scope="module")
+def fit(own: pm.Model) -> tv.Fit:
+    """The exact posterior, which is Gaussian: put into a fit of full rank by hand."""
+    mean, covariance = posterior(X, Y)
+    scale = np.eye(5)
+    scale[:2, :2] = np.linalg.cholesky(covariance)
+    scale[2:, :2] = scale[0, :2]  # shift = b[0] + noise
+    location = np.concatenate([mean, np.repeat(mean[0], 3)])
+    init = np.concatenate([location, *(scale[j:, j] for j in range(5))])
+    return quick_fit(tv.models.PyMC(own), "full-rank", tv.SGD(1e-12), n_iterations=1, init=init)
+
+
+def test_the_likelihood_is_scipys_and_makes_up_the_density_with_the_prior(fit: tv.Fit) -> None:
+    points = fit.sample_unconstrained(5)
+    draws = fit.model.constrain(points)
+    found = fit.model.log_likelihood(points)["y"]
+    mu = draws["b"][:, :1] + draws["b"][:, 1:] * X
+    np.testing.assert_allclose(found, stats.norm.logpdf(Y, mu, NOISE), rtol=0, atol=DIGITS)
+    prior = stats.norm.logpdf(draws["b"], 0, PRIOR).sum(1)
+    prior += stats.norm.logpdf(draws["shift"], draws["b"][:, :1], 1).sum(1)
+    np.testing.assert_allclose(found.sum(1) + prior, fit.model.log_density(points), rtol=0, atol=20 * DIGITS)
+
+
+def test_loo_and_the_groups_of_the_tree(fit: tv.Fit) -> None:
+    """Leaving one out of a linear regression has a closed form: the normal equations without that row."""
+    arviz_stats = pytest.importorskip("arviz_stats")
+    tree = fit.to_arviz(N)
+    assert set(tree.children) == {
+        "posterior", "sample_stats", "log_likelihood", "posterior_predictive", "observed_data", "prior", "optimization"
+    }  # fmt: skip
+    assert tree["posterior"]["shift"].dims == ("chain", "draw", "site")
+    for group in ("log_likelihood", "posterior_predictive", "observed_data"):
+        assert tree[group]["day"].values.tolist() == DAYS
+    by_hand = []
+    for k in range(12):
+        rest = np.arange(12) != k
+        mean, covariance = posterior(X[rest], Y[rest])
+        row = np.array([1.0, X[k]])
+        by_hand.append(stats.norm.logpdf(Y[k], row @ mean, np.sqrt(row @ covariance @ row + NOISE**2)))
+    found = arviz_stats.loo(tree, pointwise=True)
+    # the error of 4,000 draws: a standard deviation of some 1.5 of the weighted densities, relative to their mean
+    np.testing.assert_allclose(found.elpd_i.values, by_hand, atol=5 * 1.5 / np.sqrt(N))
+
+
+def test_data_anew_and_the_prior_have_the_moments_of_their_formulas(fit: tv.Fit) -> None:
+    mean, covariance = posterior(X, Y)
+    design = np.column_stack([np.ones(12), X])
+    sd = np.sqrt(np.einsum("ij,jk,ik->i", design, covariance, design) + NOISE**2)
+    found = fit.predict(n_draws=N)["y"]
+    assert (np.abs(found.mean(0) - design @ mean) < 5 * sd / np.sqrt(N)).all()
+    assert (np.abs(found.std(0) / sd - 1) < 5 / np.sqrt(2 * N)).all()
+    rest = found[:, 0] - fit.sample(N)["mu"][:, 0]  # the noise is drawn besides the coefficients
+    assert stats.kstest(rest / NOISE, "norm").pvalue > 1e-3
+    np.testing.assert_array_equal(fit.predict(n_draws=8, seed=4)["y"], fit.predict(n_draws=8, seed=4)["y"])
+    assert not (fit.predict(n_draws=8, seed=4)["y"] == fit.predict(n_draws=8, seed=5)["y"]).any()
+    prior = fit.model.draw_prior(N, np.random.default_rng(0))
+    assert set(prior) == set(fit.model.global_names)
+    assert stats.kstest(prior["b"].ravel() / PRIOR, "norm").pvalue > 1e-3
+
+
+def test_predictions_for_new_rows_and_new_groups(
+    own: pm.Model, fit: tv.Fit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, coords = np.array([0.0, 3.0]), {"day": ["monday", "tuesday"]}
+    own.set_data("x", np.zeros(12))  # later than the model was built: it does not count
+    found, draws = fit.predict({"x": new}, N, coords=coords), fit.sample(N)
+    assert set(found) == {"mu", "y"}
+    assert "from the fit b, shift; drawn: mu, y" in capsys.readouterr().err
+    np.testing.assert_allclose(found["mu"], draws["b"][:, :1] + draws["b"][:, 1:] * new, rtol=1e-12)
+    mean, covariance = posterior(X, Y)
+    sd = np.sqrt(np.array([1.0, 3.0]) @ covariance @ np.array([1.0, 3.0]) + NOISE**2)
+    assert abs(found["y"][:, 1].mean() - mean @ [1.0, 3.0]) < 5 * sd / np.sqrt(N)
+    assert abs(found["y"][:, 1].std() / sd - 1) < 5 / np.sqrt(2 * N)
+    same = fit.predict({}, 4, anew=["shift"])
+    np.testing.assert_allclose(same["mu"], fit.sample(4)["mu"], rtol=1e-12)
+    more = fit.predict({"x": new}, N, coords={**coords, "site": list("defghij")})
+    assert more["shift"].shape == (N, 7)
+    assert stats.kstest((more["shift"] - draws["b"][:, :1])[:, 0], "norm").pvalue > 1e-3
+    assert "from the fit b; drawn: shift, mu, y" in capsys.readouterr().err
+    assert len(own.coords["day"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("new", "options", "words"),
+    [
+        (3, {}, "new is a dictionary of its pm.Data"),
+        ({"z": X}, {}, r"Unknown pm.Data in new 'z'\. .*Known: x"),
+        ({"x": np.zeros((2, 5))}, {}, "new does not fit the model: .*1 dimension"),
+        ({"x": X[:3]}, {}, "new does not fit the model: .*new coord values"),
+        ({"x": X}, {"anew": ["shfit"]}, "Did you mean 'shift'"),
+    ],
+)
+def test_predictions_that_cannot_be_are_refused(fit: tv.Fit, new: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        fit.predict(new, 4, **options)
+
+
+def test_what_cannot_be_drawn_is_left_out_or_refused() -> None:
+    with pm.Model() as custom:
+        rate = pm.LogNormal("rate", 0, 1)
+        pm.CustomDist("y", rate, logp=lambda value, rate: pm.math.log(rate) - rate * value, observed=np.abs(Y))
+    fit = quick_fit(tv.models.PyMC(custom), n_iterations=1)
+    tree = fit.to_arviz(3)
+    assert "posterior_predictive" not in tree.children
+    rate = tree["posterior"]["rate"].values[0]
+    by_hand = stats.expon.logpdf(np.abs(Y), scale=1 / rate[:, None])
+    np.testing.assert_allclose(tree["log_likelihood"]["y"].values[0], by_hand, rtol=1e-12)
+    with pytest.raises(InputError, match="PyMC cannot draw 'y'"):
+        fit.predict()
+    with pytest.raises(InputError, match=r"no pm\.Data"):
+        fit.predict({"x": X})
+
+
+def test_missing_values_are_variables_and_the_others_are_data() -> None:
+    gaps = np.where(np.arange(12) == 3, np.nan, Y)
+    with pm.Model() as model:
+        m = pm.Normal("m", 0, 1)
+        with pytest.warns(pm.exceptions.ImputationWarning):
+            pm.Normal("y", m, NOISE, observed=gaps)
+    found = tv.models.PyMC(model)
+    assert [one.values.tolist() for one in found.observations.values()] == [np.delete(Y, 3).tolist()]
+    points = np.random.default_rng(0).normal(size=(2, 2))
+    (logs,) = found.log_likelihood(points).values()
+    by_hand = stats.norm.logpdf(np.delete(Y, 3), found.constrain(points)["m"][:, None], NOISE)
+    np.testing.assert_allclose(logs, by_hand, rtol=0, atol=DIGITS)
