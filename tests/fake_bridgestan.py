@@ -24,6 +24,7 @@ model {
   y ~ normal(theta + b[, 1] - b[, 2], sigma);
   // and a standard normal on each coordinate of the simplexes in unconstrained space
 }
+generated quantities { vector[J] log_lik; vector[J] y_rep; real size; /* of y, as the model has it */ }
 """
 
 
@@ -62,14 +63,18 @@ class StanModel:
     def param_unc_num(self):
         return 0 if self.empty else 2 + 5 * self.n + 2
 
-    def param_num(self, *, include_tp=False):
-        return len(self.param_names(include_tp=include_tp))
+    def param_num(self, *, include_tp=False, include_gq=False):
+        return len(self.param_names(include_tp=include_tp, include_gq=include_gq))
 
-    def param_names(self, *, include_tp=False):
+    def new_rng(self, seed):
+        return np.random.default_rng(seed)
+
+    def param_names(self, *, include_tp=False, include_gq=False):
         n = range(1, self.n + 1)
         names = ["mu", "tau", *(f"theta.{j}" for j in n), *(f"b.{j}.{k}" for k in (1, 2) for j in n)]
         names += [*(f"p.{j}.{k}" for k in (1, 2, 3) for j in n), "q.1", "q.2", "q.3"]
-        return names + ([f"shifted.{j}" for j in n] + ["tau2"] if include_tp else [])
+        names += [*(f"shifted.{j}" for j in n), "tau2"] if include_tp else []
+        return names + ([*(f"log_lik.{j}" for j in n), *(f"y_rep.{j}" for j in n), "size"] if include_gq else [])
 
     def param_unc_names(self):
         n = range(1, self.n + 1)
@@ -82,12 +87,17 @@ class StanModel:
         p, q = point[2 + 3 * n : 2 + 5 * n].reshape(n, 2), point[2 + 5 * n :]
         return point[0], point[1], theta, b, p, q
 
-    def param_constrain(self, point, *, include_tp=False, out):
+    def param_constrain(self, point, *, include_tp=False, include_gq=False, rng=None, out):
         mu, log_tau, theta, b, p, q = self._parts(point)
         simplexes = softmax(np.column_stack([p, np.zeros(self.n)]), axis=1)
         values = [[mu, math.exp(log_tau)], theta, b.T.ravel(), simplexes.T.ravel(), softmax([*q, 0.0])]
         if include_tp:
             values += [theta + mu, [math.exp(2 * log_tau)]]
+        if include_gq:
+            mean = theta + b[:, 0] - b[:, 1]
+            residual = (self.y - mean) / self.sigma
+            likelihood = -0.5 * residual**2 - np.log(self.sigma) - 0.5 * math.log(2 * math.pi)
+            values += [likelihood, mean + self.sigma * rng.standard_normal(self.n), [0.0]]
         out[:] = np.concatenate(values)
         return out
 

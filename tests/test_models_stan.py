@@ -1,5 +1,6 @@
 """Stan programs: names, shapes and order of the numbers, the structure found, files, and what is refused."""
 
+import math
 import pickle
 import sys
 from types import ModuleType
@@ -153,6 +154,45 @@ def test_a_model_can_be_pickled(model):
 def test_julia_refuses_a_stan_program(model):
     with pytest.raises(EngineError, match=r"cannot run tv\.models\.Stan, a Stan program; use engine='numpy'"):
         tv.fit(model, engine="julia", progress=False)
+
+
+# ---- data -----------------------------------------------------------------------------------------------------
+def test_generated_quantities_of_the_usual_names_tell_of_the_data(model):
+    assert model.observations["y"].values.tolist() == Y.tolist()
+    points = np.random.default_rng(5).normal(size=(4000, model.dim)) * 0.3
+    values = model.constrain(points)
+    mean = values["theta"] + values["b"][:, :, 0] - values["b"][:, :, 1]
+    np.testing.assert_allclose(model.log_likelihood(points)["y"], stats.norm(mean, SIGMA).logpdf(Y), rtol=1e-12)
+    drawn = model.replicate(points, np.random.default_rng(6))["y"]
+    np.testing.assert_array_equal(drawn, model.replicate(points, np.random.default_rng(6))["y"])
+    z = (drawn - mean) / SIGMA
+    assert abs(z.mean()) < 5 / math.sqrt(z.size)
+    assert z.std() == pytest.approx(1.0, abs=5 / math.sqrt(2 * z.size))
+
+
+def test_a_fit_goes_to_arviz_with_likelihood_and_predictions(model):
+    az = pytest.importorskip("arviz_stats")
+    tree = tv.fit(model, n_iterations=40, seed=0, progress=False).to_arviz(200)
+    assert set(tree.children) >= {"posterior", "log_likelihood", "posterior_predictive", "observed_data"}
+    assert tree["log_likelihood"]["y"].shape == (1, 200, 8)
+    assert az.loo(tree).n_data_points == 8
+
+
+def test_observed_names_what_the_program_calls_otherwise(program):
+    model = tv.models.Stan(program, DATA, observed={"y": ("log_lik", None)})
+    assert model.tells_likelihood
+    assert not model.tells_replicates
+    with pytest.raises(InputError, match="no draw of the data"):
+        model.replicate(np.zeros((1, model.dim)), np.random.default_rng(0))
+    for observed, words in [
+        ("y", "observed must be a dictionary"),
+        ({"z": ("log_lik", None)}, "Unknown name of data in observed 'z'"),
+        ({"y": "log_lik"}, "two generated quantities"),
+        ({"y": ("log_like", None)}, "Did you mean 'log_lik'"),
+        ({"y": ("size", None)}, r"'size' has the shape \(\), and 'y' in the data \(8,\)"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            tv.models.Stan(program, DATA, observed=observed)
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------

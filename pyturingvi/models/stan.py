@@ -12,7 +12,9 @@ from pyturingvi.errors import InputError, PyTuringVIError
 from pyturingvi.models.axes import read_axes
 from pyturingvi.models.foreign import ForeignModel, Natural, axis_names
 from pyturingvi.models.interactions import Variable
+from pyturingvi.models.observed import Observation
 from pyturingvi.models.parts import take_natural
+from pyturingvi.models.stan_observed import read_observed
 from pyturingvi.models.stan_program import StanProgram
 
 
@@ -33,6 +35,10 @@ class Stan(ForeignModel):
         Parameter or transformed parameter -> names of its axes, as for ArviZ.
     coords : mapping, optional
         Axis -> labels.
+    observed : mapping, optional
+        Name in the data -> the generated quantities, each a name or None, that hold its pointwise log likelihood and a
+        draw of it; by default `{"y": ("log_lik", "y_rep")}`, as far as the program has them. With these ArviZ's loo,
+        compare and predictive checks work.
 
     Attributes
     ----------
@@ -76,11 +82,14 @@ class Stan(ForeignModel):
         *,
         dims: Mapping[str, Any] | None = None,
         coords: Mapping[str, Any] | None = None,
+        observed: Mapping[str, tuple[str | None, str | None]] | None = None,
     ) -> None:
         found = StanProgram(program, data)
         self._program: StanProgram | None = found
+        self._observed = read_observed(observed, found)
         self._source = {"code": found.code, "library": str(found.library), "data": found.data}
         shapes = {one.name: one.shape for one in (*found.parameters, *found.derived)}
+        shapes |= {one.name: one.values.shape for one in self._observed}
         defaults = {name: axis_names(name, (), len(shape)) for name, shape in shapes.items()}
         self._named = read_axes(shapes, defaults, dims, None, "Stan").dims
         variables = [Variable(one.name, one.shape, self._free_axes(one, shapes[one.name])) for one in found.latents]
@@ -153,6 +162,44 @@ class Stan(ForeignModel):
         found = {name: Natural(shape, axes, is_global[name]) for name, (axes, shape) in self._natural_axes().items()}
         return dict(sorted(found.items(), key=lambda item: not item[1].is_global))
 
+    # ---- data -----------------------------------------------------------------------------------------------
+    @property
+    def tells_data(self) -> bool:
+        if self._program is None:
+            self.no_data = "it was read from a file, where what is observed is not said"
+            return False
+        self.no_data = "no generated quantity holds the likelihood of data or draws of them (observed=)"
+        return bool(self._observed)
+
+    @property
+    def tells_likelihood(self) -> bool:
+        self.no_likelihood = "no generated quantity holds it (log_lik)"
+        return self.tells_data and any(one.likelihood for one in self._observed)
+
+    @property
+    def tells_replicates(self) -> bool:
+        self.no_replicates = "no generated quantity holds it (y_rep)"
+        return self.tells_data and any(one.replicate for one in self._observed)
+
+    def _observed_axes(self) -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
+        return {one.name: (tuple(self._named[one.name]), one.values.shape) for one in self._observed}
+
+    def _observations(self) -> dict[str, Observation]:
+        found = {}
+        for one in self._observed:
+            axes = self._named[one.name]
+            found[one.name] = Observation(one.values, axes, {axis: (axis, self._coords[axis].typed) for axis in axes})
+        return found
+
+    def _log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
+        found = self._opened("a likelihood").with_generated(self._in_their_order(points), 0)
+        return {one.name: one.likelihood.of(found) for one in self._observed if one.likelihood}
+
+    def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        seed = int(rng.integers(1 << 31))
+        found = self._opened("a draw of data").with_generated(self._in_their_order(points), seed)
+        return {one.name: one.replicate.of(found) for one in self._observed if one.replicate}
+
     # ---- file -----------------------------------------------------------------------------------------------
     def get_state(self) -> dict[str, Any]:
         """Names, shapes and labels, the code and the data."""
@@ -162,7 +209,7 @@ class Stan(ForeignModel):
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """A model that knows its variables; what else it needs is compiled when it is asked for."""
         model = cls.__new__(cls)
-        model._program = None
+        model._program, model._observed = None, []
         model._source = {key: str(state[key]) for key in ("code", "library", "data")}
         model._restore(state)
         model._named = {name: list(natural.dims) for name, natural in model._naturals.items()}

@@ -63,8 +63,8 @@ class StanProgram:
         The parameters in unconstrained space, in their order.
     labels : list of str
         For each of their coordinates: `mu`, `log tau`, or `unconstrained rho` for other transforms.
-    parameters, derived : tuple of StanVariable
-        The parameters, and the transformed ones.
+    parameters, derived, generated : tuple of StanVariable
+        The parameters, the transformed ones, and the generated quantities.
     order : (d,) array
         Where each of these coordinates stands in Stan's own vector.
     """
@@ -143,6 +143,18 @@ class StanProgram:
                     row[:] = math.nan
         return found
 
+    def with_generated(self, points: np.ndarray, seed: int) -> np.ndarray:
+        """As `constrained`, with the generated quantities behind, whose draws follow from the seed."""
+        found = np.full((len(points), self._model.param_num(include_tp=True, include_gq=True)), math.nan)
+        with self._prepared():
+            rng = self._model.new_rng(seed)
+            for row, point in zip(found, self._theirs(points), strict=True):
+                try:
+                    self._model.param_constrain(point, include_tp=True, include_gq=True, rng=rng, out=row)
+                except RuntimeError as error:
+                    raise InputError(f"Stan: the generated quantities cannot be had: {_first_words(error)}") from error
+        return found
+
     def unconstrained(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Points (M, d) of parameters (M, *shape); an InputError where they lie outside of their support."""
         flat = np.empty((len(next(iter(values.values()))), self._model.param_num()))
@@ -169,10 +181,11 @@ class StanProgram:
 
     # ---- variables --------------------------------------------------------------------------------------------
     def _find_variables(self) -> None:
-        names = self._model.param_names(include_tp=True)
-        n_own = self._model.param_num()
+        names = self._model.param_names(include_tp=True, include_gq=True)
+        n_own, n_all = self._model.param_num(), self._model.param_num(include_tp=True)
         self.parameters = tuple(_variables(names[:n_own], 0))
-        self.derived = tuple(_variables(names[n_own:], n_own))
+        self.derived = tuple(_variables(names[n_own:n_all], n_own))
+        self.generated = tuple(_variables(names[n_all:], n_all))
         free = [(name, len(places)) for name, _, places in _grouped(self._model.param_unc_names())]
         self.order = np.arange(sum(count for _, count in free))  # until it is known
         self._start = np.random.default_rng(0).uniform(0.1, 0.4, self.dim)
