@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from pyturingvi.errors import PyTuringVIError
+from pyturingvi.problems import VARIANTS
 from pyturingvi.reproduce.figure import Job
 
 HERE = Path(__file__).parent
@@ -32,13 +33,17 @@ def errors_in_one_line() -> Iterator[None]:
 def run_figure(name: str, description: str | None) -> None:
     """The command line of a figure: fit what is missing unless told not to, then draw and judge from its CSV."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variant", choices=VARIANTS, help="paper by default; from the CSV, all that are there")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--from-csv", action="store_true", help="draw and judge again from the committed CSV")
     source.add_argument("--from-cells", type=Path, metavar="DIR", help="take what a sweep's folder has; fit nothing")
     arguments = parser.parse_args()
     module = import_module(f"pyturingvi.reproduce.{name}")
-    job = Job(name, PRESET, HERE / "results", cells=arguments.from_cells or HERE / "cells")
-    module.FIGURE.check_files(job, arguments.from_csv)
-    if not arguments.from_csv:
-        module.compute(job, fit=arguments.from_cells is None)
-    print(module.report(job))
+    for variant in [arguments.variant] if arguments.variant else VARIANTS if arguments.from_csv else VARIANTS[:1]:
+        job = Job(name, PRESET, HERE / "results", cells=arguments.from_cells or HERE / "cells", variant=variant)
+        if not arguments.variant and variant != "paper" and not job.file("elbo").is_file():
+            continue
+        module.FIGURE.check_files(job, arguments.from_csv)
+        if not arguments.from_csv:
+            module.compute(job, fit=arguments.from_cells is None)
+        print(module.report(job))

@@ -8,6 +8,7 @@ a fit), `results/stepsize_laptop_claims.csv` (each claim of the paper with a ver
     python experiments/stepsize.py                    # fit into experiments/cells, then draw (hours on two cores)
     python experiments/stepsize.py --from-cells DIR   # take what the sweep in DIR has by now, and fit nothing
     python experiments/stepsize.py --from-csv         # draw and judge again from the committed CSV
+    python experiments/stepsize.py --variant released # the small problems as the paper's released code has them
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def fit(
     elbo_every: int | None = None,
     elbo_samples: int = 1024,
     init_location: Any = 0.0,
-    init_scale: float = 0.1,
+    init_scale: Any = 0.1,
     seed: int = 0,
     engine: str = "auto",
     device: str = "cpu",
@@ -84,8 +84,8 @@ def fit(
         The ELBO is estimated from `elbo_samples` draws every `elbo_every` updates, and after the last one. The trace
         of NaturalGradient rests on the draws of its updates instead, which costs nothing, unless `elbo_every` is given.
     init_location : float or (d,) array
-    init_scale : float
-        Start: location, and `C = init_scale * I`.
+    init_scale : float or (d,) array
+        Start: location, and `C = init_scale * I`, or its diagonal.
     seed : int
         The same seed gives the same numbers again on the same engine and device.
     engine : {"auto", "numpy", "julia"}
@@ -314,7 +314,7 @@ def _initial(model: Model, bound: BoundFamily, settings: Settings, init: Any) ->
     """Flat starting parameters and their description for the spec."""
     if init is None:
         location = settings.check_location(model.dim)
-        return bound.initial_flat(location, settings.init_scale), settings.describe_start()
+        return bound.initial_flat(location, settings.check_scale(model.dim)), settings.describe_start()
     if isinstance(init, Fit):
         if init.model.layout != model.layout:
             raise InputError(f"init: the given fit has {init.model.layout}, this model {model.layout}.")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from pyturingvi.models.base import Model
 
 _N_COVARIATES, _N_CURRENCIES, _N_ITEMS = 12, 6, 95
+VARIANTS = ("paper", "released")
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,12 @@ def list_problems(extra: bool = False) -> pd.DataFrame:
 
 
 def load_problem(
-    name: str, data_dir: str | PathLike[str] | None = None, simulated: bool = False, seed: int = 0
+    name: str,
+    data_dir: str | PathLike[str] | None = None,
+    simulated: bool = False,
+    seed: int = 0,
+    *,
+    variant: str = "paper",
 ) -> Model:
     """One of the paper's problems as a model on its data.
 
@@ -120,6 +129,11 @@ def load_problem(
         Draw data of the same shape from the model instead. The result's `label` then says "simulated".
     seed : int
         Seed of the random subset (rpoisson, irt) and of simulated data; volatility takes the first days.
+    variant : {"paper", "released"}
+        "released" poses the problem as the authors' code does where that differs from the paper's text, in priors,
+        parametrization, data and the meaning of parameters; docs/results.md lists how. Its fits start at
+        `start_scale(name, "released")`, which `init_scale=` of `tv.fit` takes. The result's `label` then says
+        "released".
 
     Returns
     -------
@@ -129,19 +143,61 @@ def load_problem(
     Raises
     ------
     InputError
-        If the name is unknown, or both `data_dir` and `simulated` are given.
+        If the name or variant is unknown, both `data_dir` and `simulated` are given, or the released code has no such
+        problem.
     DataError
         If the data are not to be had. The irt problems always need `data_dir` or `simulated=True`, since no
         package holds CritLangAcq.
     """
+    problem = _problem_named(name, variant)
+    if simulated and data_dir is not None:
+        raise InputError("load_problem: give either data_dir or simulated=True, not both.")
+    build = _build if variant == "paper" else _build_released
+    model = build(problem, data_dir, simulated, seed)
+    remarks = [*(["simulated"] if simulated else []), *([] if variant == "paper" else [variant])]
+    model.label = f"{name} ({', '.join(remarks)})" if remarks else name
+    return model
+
+
+def start_scale(name: str, variant: str = "paper") -> Any:
+    """Scale at which the paper's protocol, or its released code, starts a fit of a problem: `C = scale I`.
+
+    Parameters
+    ----------
+    name : str
+        As of `load_problem`.
+    variant : {"paper", "released"}
+
+    Returns
+    -------
+    float or (d,) array
+        0.1 in the paper; in the released code sqrt(0.1), but 1 for the locals of volatility.
+    """
+    problem = _problem_named(name, variant)
+    if variant == "paper":
+        return 0.1
+    if problem.kind != "volatility":
+        return math.sqrt(0.1)
+    scale = np.ones(problem.layout.dim)
+    scale[: problem.layout.n_global] = math.sqrt(0.1)
+    return scale
+
+
+def _problem_named(name: str, variant: str) -> _Problem:
+    """The problem, or an InputError where there is none of that name in the variant."""
     known = {**_PROBLEMS, **_EXTRA}
     if name not in known:
         raise unknown_name("problem", name, known)
-    if simulated and data_dir is not None:
-        raise InputError("load_problem: give either data_dir or simulated=True, not both.")
-    model = _build(known[name], data_dir, simulated, seed)
-    model.label = f"{name} (simulated)" if simulated else name
-    return model
+    if variant not in VARIANTS:
+        raise unknown_name("variant", variant, VARIANTS)
+    if variant == "released" and name in _EXTRA:
+        raise InputError(f"variant: the paper's released code has no {name}; 'released' is one of its nine problems.")
+    return known[name]
+
+
+def base_name(label: str) -> str:
+    """The name of a problem whose model has this label."""
+    return label.split(" (")[0]
 
 
 def _build(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
@@ -162,3 +218,29 @@ def _build(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: b
     if problem.kind == "irt":
         return models.ItemResponse(data.load_critlangacq(data_dir, n, seed=seed))
     return models.ItemResponse(data.load_verbagg(data_dir=data_dir))
+
+
+def _build_released(problem: _Problem, data_dir: str | PathLike[str] | None, simulated: bool, seed: int) -> Model:
+    """As Red-Portal/HierarchicalBayesZoo.jl had it just before its commit 4952392; docs/results.md says where."""
+    from pyturingvi import data, models
+    from pyturingvi.priors import HalfNormal
+
+    n = problem.n_local
+    if problem.kind == "rpoisson":
+        table = (
+            data.simulate_rpoisson(n, _N_COVARIATES, seed=seed)
+            if simulated
+            else data.load_rwm5yr(n, seed=seed, standardize="pooled", data_dir=data_dir)
+        )
+        return models.RobustPoisson(*table, priors=HalfNormal(1.0), parametrization="residual")
+    if problem.kind == "volatility":
+        if simulated:
+            returns = data.simulate_volatility(n, _N_CURRENCIES, seed=seed)
+            returns = returns - returns.mean()
+        else:
+            returns = data.load_released_returns(n, data_dir=data_dir)
+        return models.StochasticVolatility(returns, tau_of="shocks", partials="columns", bound=15.0)
+    responses = (
+        data.simulate_irt(n, problem.n_items, seed=seed) if simulated else data.load_critlangacq(data_dir, n, seed=seed)
+    )
+    return models.ItemResponse(responses, beta="difficulty")

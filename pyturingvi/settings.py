@@ -45,7 +45,7 @@ class Settings:
         None leaves them to an optimizer that ends by itself; beside others it stands for 50,000, 8 and 100.
     elbo_samples : int
     init_location : float or (d,) array
-    init_scale : float
+    init_scale : float or (d,) array
     seed : int
     engine : {"auto", "numpy", "julia"}
     device : {"cpu", "cuda"}
@@ -68,7 +68,7 @@ class Settings:
     elbo_every: int | None = None
     elbo_samples: int = 1024
     init_location: Any = 0.0
-    init_scale: float = 0.1
+    init_scale: Any = 0.1
     seed: int = 0
     engine: str = "auto"
     device: str = "cpu"
@@ -102,7 +102,7 @@ class Settings:
         checked["seed"] = whole_number("seed", self.seed, 0, LARGEST_SEED)
         location = finite_array("init_location", self.init_location)
         checked["init_location"] = float(location) if location.shape == () else location
-        checked["init_scale"] = positive_number("init_scale", self.init_scale)
+        checked["init_scale"] = _positive("init_scale", self.init_scale)
         for name, known in (("engine", ENGINES), ("device", DEVICES), ("dtype", DTYPES)):
             value = getattr(self, name)
             if not isinstance(value, str) or value not in known:
@@ -159,6 +159,13 @@ class Settings:
             raise InputError(f"init_location must be a number or have shape ({dim},), got {location.shape}.")
         return np.broadcast_to(location, (dim,))
 
+    def check_scale(self, dim: int) -> Any:
+        """Factor of the identity in the starting scale, or its diagonal (d,); an InputError if of another length."""
+        scale = self.init_scale
+        if isinstance(scale, np.ndarray) and scale.shape != (dim,):
+            raise InputError(f"init_scale must be a number or have shape ({dim},), got {scale.shape}.")
+        return scale
+
     def check_optimum(self, model: Model) -> tuple[np.ndarray, float] | None:
         """Location (d,) and scale of the optimum where the run is to stop within a distance, or an InputError."""
         if self.stop_within is None:
@@ -182,8 +189,18 @@ class Settings:
         location = self.init_location
         return {
             "location": digest(location) if isinstance(location, np.ndarray) else location,
-            "scale": self.init_scale,
+            "scale": digest(self.init_scale) if isinstance(self.init_scale, np.ndarray) else self.init_scale,
         }
+
+
+def _positive(name: str, value: Any) -> float | np.ndarray:
+    """A positive number, or a vector of them."""
+    if np.ndim(value) == 0:
+        return positive_number(name, value.item() if isinstance(value, np.ndarray) else value)
+    array = finite_array(name, value)
+    if array.ndim > 1 or not (array > 0).all():
+        raise InputError(f"{name} must be a number above 0, or one for each variable.")
+    return array.copy()
 
 
 def finite_array(name: str, value: Any) -> np.ndarray:

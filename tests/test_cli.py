@@ -56,6 +56,33 @@ def test_with_a_stepsize_it_fits_by_adam(tmp_path, here):
 
 
 @pytest.mark.parametrize(
+    ("options", "scale"), [("", 0.1), ("--stepsize 0.01", 0.1), ("--stepsize 0.01 --variant released", 0.1**0.5)]
+)
+def test_the_released_variant_is_fitted_by_adam_from_where_its_code_starts(here, monkeypatch, options, scale):
+    def refuse(model, settings, **others):
+        raise tv.errors.InputError(f"{model.label}: {settings.init_scale:.6g}")
+
+    monkeypatch.setattr("pyturingvi.fitting.run", refuse)
+    code, _, errors = here("fit", "irt-small", "--simulated", *options.split())
+    label = "simulated, released" if "--variant" in options else "simulated"
+    assert (code, errors) == (2, f"Error: irt-small ({label}): {scale:.6g}\n")
+
+
+def test_what_the_released_variant_does_not_have_is_refused(here, tmp_path):
+    code, _, errors = here("fit", "verbagg", "--variant", "released")
+    assert code == 2
+    assert "the paper's released code has no verbagg" in errors
+    code, _, errors = here("compare", "rpoisson-small", "--variant", "released")
+    assert code == 2
+    assert "engine 'julia' cannot run tv.models.RobustPoisson with parametrization='residual'" in errors
+    code, _, errors = here("reproduce", "theory", "--variant", "released")
+    assert (code, "not with theory" in errors) == (2, True)
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    code, _, errors = here("fit", "table.csv", "--model", "irt", "--variant", "released")
+    assert (code, "--variant go with the name of a problem" in errors) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("options", "counts"),
     [("", (None, None, None)), ("--iterations 70", (70, None, None)), ("--stepsize 0.01", (20_000, 8, 100))],
 )

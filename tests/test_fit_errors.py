@@ -181,8 +181,10 @@ def test_whole_numbers_of_other_types_count_as_integers() -> None:
         *(({"max_memory": x}, "max_memory must be a number of bytes above 0") for x in (0, NAN, "1GB", True)),
         *(
             ({"init_scale": x}, "init_scale must be a (finite )?number above 0, got")
-            for x in (0, -0.1, NAN, INF, "0.1", None, True, [0.1], np.ones(5))
+            for x in (0, -0.1, NAN, INF, "0.1", None, True)
         ),
+        ({"init_scale": [0.1]}, r"init_scale must be a number or have shape \(5,\), got \(1,\)"),
+        ({"init_scale": [1, 1, 0, 1, 1]}, "init_scale must be a number above 0, or one for each variable"),
         *(({"stop_within": x}, "stop_within must be a finite number above 0") for x in (0, -1.0, NAN, True, "1")),
         # noise and the start
         ({"noise": np.zeros((3, 2, 4))}, r"noise must have shape .* = \(3, 2, 5\), got \(3, 2, 4\)"),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pyturingvi.cli.shared import EXIT_UNUSABLE, DataDir, Simulated, app, exit_when_interrupted
+from pyturingvi.cli.shared import EXIT_UNUSABLE, DataDir, Simulated, Variant, app, exit_when_interrupted
 from pyturingvi.errors import InputError
 
 
@@ -21,6 +21,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder to write the report to: CSV, Markdown, PNG.")] = None,
     data_dir: DataDir = None,
     simulated: Simulated = False,
+    variant: Variant = "paper",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Compare the numpy engine with Julia, or without Julia with its recorded runs, and print the report.
@@ -37,7 +38,7 @@ def compare(
     whole_number("--iterations", iterations, 1)
     whole_number("--runs", runs, 2)
     with exit_when_interrupted("Interrupted."):
-        model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
+        model = tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed, variant=variant)
         if out is not None:
             comparison_targets(out, model.label, "--out")
         found = tv.compare(model, names, n_iterations=iterations, n_runs=runs, seed=seed, progress=not quiet)

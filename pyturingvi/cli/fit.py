@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pyturingvi.cli.own_table import OwnTable
-from pyturingvi.cli.shared import EXIT_INTERRUPTED, EXIT_UNUSABLE, DataDir, Simulated, app, note
+from pyturingvi.cli.shared import EXIT_INTERRUPTED, EXIT_UNUSABLE, DataDir, Simulated, Variant, app, note
 from pyturingvi.errors import InputError, OutputError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def fit(
     max_memory: Annotated[float | None, typer.Option(help="Bytes the fit may use; by default what is free.")] = None,
     data_dir: DataDir = None,
     simulated: Simulated = False,
+    variant: Variant = "paper",
     kind: Annotated[
         str | None, typer.Option("--model", help="For a table of your own: robust-poisson, irt or volatility.")
     ] = None,
@@ -76,7 +77,8 @@ def fit(
 ) -> None:
     """Fit a problem or a table of your own, print the summary, and write NAME-FAMILY.npz and NAME-FAMILY.png.
 
-    It runs natural gradients until they have converged, or Adam with --stepsize.
+    It runs natural gradients until they have converged, or Adam with --stepsize, with --variant released from where
+    that code starts.
 
     Exit code 0 means that the fit has converged and nothing speaks against it, 1 that it has not, diverged, ended below
     its start, made all the updates it was given, or that the data should be changed (what was fitted is saved all the
@@ -85,6 +87,7 @@ def fit(
     from pyturingvi.fitting import default_family, run
     from pyturingvi.optimize.memory import check_limit
     from pyturingvi.plots import save_elbo_plot
+    from pyturingvi.problems import start_scale
     from pyturingvi.settings import Settings
     from pyturingvi.support.files import check_writable
     from pyturingvi.support.interrupts import DeferredInterrupt
@@ -105,7 +108,9 @@ def fit(
     if checkpoint is not None:
         check_writable(checkpoint, "--checkpoint")
     said = OwnTable(response, covariates, offset, student, item, prices, returns, date)
-    model = _model(problem, kind, said, data_dir, simulated, seed)
+    model = _model(problem, kind, said, data_dir, simulated, variant, seed)
+    if stepsize is not None and variant != "paper":
+        settings = replace(settings, init_scale=start_scale(problem, variant))
     if family is None:
         settings = replace(settings, family=default_family(model, engine))
     name = settings.family.name
@@ -153,19 +158,21 @@ def fit(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _model(problem: str, kind: str | None, said: OwnTable, data_dir: Path | None, simulated: bool, seed: int) -> Model:
+def _model(
+    problem: str, kind: str | None, said: OwnTable, data_dir: Path | None, simulated: bool, variant: str, seed: int
+) -> Model:
     """The problem of that name, or the model of that table."""
     import pyturingvi as tv
 
     if kind is not None:
-        if data_dir is not None or simulated:
-            raise InputError("--data-dir and --simulated go with the name of a problem, not with --model.")
+        if data_dir is not None or simulated or variant != "paper":
+            raise InputError("--data-dir, --simulated and --variant go with the name of a problem, not with --model.")
         return said.model(Path(problem), kind, note)
     if said.given:
         raise InputError(f"--{said.given[0]} goes with a table of your own: say by --model what to fit to it.")
     if Path(problem).is_file():
         raise InputError(f"{problem!r} is a file: say what to fit to it, by --model robust-poisson, irt or volatility.")
-    return tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed)
+    return tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed, variant=variant)
 
 
 def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Path, Path | None]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pyturingvi.cli.shared import app, exit_when_interrupted
+from pyturingvi.cli.shared import Variant, app, exit_when_interrupted
 from pyturingvi.errors import InputError
 
 
@@ -32,6 +32,7 @@ def reproduce(
         Path | None,
         typer.Option(help="stepsize, trace, beyond, --preset paper: folder with the published data.csv of irt."),
     ] = None,
+    variant: Variant = "paper",
 ) -> None:
     """Reproduce a figure or table of the paper, and show how far each value is from the published one.
 
@@ -61,6 +62,7 @@ def reproduce(
             progress=progress,
             cells=cells,
             data_dir=data_dir,
+            variant=variant,
         )
         typer.echo(text)
         typer.echo(f"\nwrote {out / f'{figure}_{preset}_*'}")

@@ -24,6 +24,7 @@ DataDir = Annotated[
     Path | None, typer.Option(help="Folder with your own copy of the data, instead of the packaged one.")
 ]
 Simulated = Annotated[bool, typer.Option("--simulated", help="Use data of the same shape drawn from the model itself.")]
+Variant = Annotated[str, typer.Option(help="paper, or released: the problem as in the paper's released code.")]
 
 
 def note(words: str) -> None:

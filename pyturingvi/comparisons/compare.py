@@ -45,6 +45,7 @@ def compare(
     reference: str | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     simulated: bool = False,
+    variant: str = "paper",
     progress: bool = True,
 ) -> Comparison:
     """Compare the numpy engine with Julia on one problem.
@@ -89,7 +90,7 @@ def compare(
         Threads of the numpy engine; Julia has one.
     reference : {None, "julia", "recorded"}
         Julia itself, or the record; None is Julia where it is set up and starts.
-    data_dir, simulated
+    data_dir, simulated, variant
         As in `tv.load_problem`, for a problem's name.
     progress : bool
         Show a progress bar.
@@ -114,7 +115,7 @@ def compare(
         n_runs=whole_number("n_runs", n_runs, 2),
         n_threads=whole_number("n_threads", n_threads, 1),
     )
-    target = _checked_model(model, data_dir, simulated, plan.settings.seed)
+    target = _checked_model(model, data_dir, simulated, variant, plan.settings.seed)
     plan.check_engines(target)
     plan = replace(plan, rules=read_rules(optimizers, stepsize, max(target.layout.n_local, 1)))
     recorded = target.registry.knows(target) and target.name in recorded_kinds()
@@ -140,13 +141,13 @@ def compare(
 
 
 # ---- what it is done on -------------------------------------------------------------------------------------
-def _checked_model(model: Any, data_dir: Any, simulated: bool, seed: int) -> Model:
+def _checked_model(model: Any, data_dir: Any, simulated: bool, variant: str, seed: int) -> Model:
     if isinstance(model, str):
-        return load_problem(model, data_dir=data_dir, simulated=simulated, seed=seed)
+        return load_problem(model, data_dir=data_dir, simulated=simulated, seed=seed, variant=variant)
     if not isinstance(model, Model):
         raise InputError(f"compare: model must be a problem's name or one of tv.models, got {type(model).__name__!r}.")
-    if data_dir is not None or simulated:
-        raise InputError("compare: data_dir and simulated go with a problem's name, not with a model.")
+    if data_dir is not None or simulated or variant != "paper":
+        raise InputError("compare: data_dir, simulated and variant go with a problem's name, not with a model.")
     return model
 
 

@@ -8,6 +8,7 @@ from typing import Any
 _HOMES = {
     "load_rwm5yr": "rwm5yr",
     "load_fx_returns": "fx",
+    "load_released_returns": "fx",
     "load_critlangacq": "critlangacq",
     "load_verbagg": "verbagg",
     "simulate_irt": "simulate",

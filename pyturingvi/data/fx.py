@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CURRENCIES = ["EUR", "JPY", "GBP", "AUD", "CAD", "KRW"]
 START, END = "2006-05-16", "2023-08-30"
+RELEASED = "2013-01-01", "2022-12-31"  # the window of the paper's released code
 
 
 def load_fx_rates(*, start: str = START, end: str = END, data_dir: str | PathLike[str] | None = None) -> pd.DataFrame:
@@ -107,6 +108,35 @@ def load_fx_returns(
     if n is not None:
         returns = returns.iloc[: checked_count(n, len(returns))]
     return returns - returns.mean() if centre else returns
+
+
+def load_released_returns(n: int, *, data_dir: str | PathLike[str] | None = None) -> pd.DataFrame:
+    """The last n daily log returns that end by 2022, centred as the paper's released code does.
+
+    That code takes the closing prices of 2013 to 2022, centres each series over all of this window, and keeps the
+    returns at its end. The European Central Bank quotes on fewer days than the source of the code, so that the largest
+    problem begins some days before the window.
+
+    Parameters
+    ----------
+    n : int
+    data_dir : path, optional
+        As in `load_fx_rates`, which also says where the rates come from.
+
+    Returns
+    -------
+    (n, 6) DataFrame of float64
+        As `load_fx_returns`.
+
+    Raises
+    ------
+    InputError, DataError
+        As `load_fx_returns`.
+    """
+    first, last = RELEASED
+    window = load_fx_returns(start=first, end=last, centre=False, data_dir=data_dir)
+    returns = load_fx_returns(end=last, centre=False, data_dir=data_dir)
+    return returns.iloc[-checked_count(n, len(returns)) :] - window.mean()
 
 
 def _read_rates(path: Path) -> pd.DataFrame:

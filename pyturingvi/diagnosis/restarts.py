@@ -29,8 +29,12 @@ def settings_of(spec: FitSpec) -> Settings:
     """The settings that a description tells of, or an InputError where it names what is not to be had here."""
     averaging = None if spec.averaging is None else PolynomialAveraging(spec.averaging["eta"])
     location = spec.init.get("location", 0.0)
-    if not isinstance(location, int | float):
-        raise InputError("seeds: the fit began at a location of its own, which it does not keep; call tv.fit yourself.")
+    scale = spec.init.get("scale", 0.1)
+    for what, value in (("location", location), ("scale", scale)):
+        if not isinstance(value, int | float):
+            raise InputError(
+                f"seeds: the fit began at a {what} of its own, which it does not keep; call tv.fit yourself."
+            )
     return Settings(
         family=family_from_config(spec.family),
         optimizer=rule_from_config(spec.optimizer),
@@ -39,7 +43,7 @@ def settings_of(spec: FitSpec) -> Settings:
         elbo_every=spec.elbo_every,
         elbo_samples=spec.elbo_samples,
         init_location=location,
-        init_scale=spec.init.get("scale", 0.1),
+        init_scale=scale,
         engine=spec.engine,
         device=spec.device,
         dtype=spec.dtype,

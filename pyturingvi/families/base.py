@@ -139,8 +139,8 @@ class BoundFamily(ABC):
 
     # ---- parameters ---------------------------------------------------------------------------------------
     @abstractmethod
-    def initial_flat(self, location: np.ndarray, scale: float) -> np.ndarray:
-        """Flat parameters of a start at `location` (d,) with `scale` for all standard deviations."""
+    def initial_flat(self, location: np.ndarray, scale: Any) -> np.ndarray:
+        """Flat parameters of a start at `location` (d,) with `scale` for the standard deviations, one or (d,)."""
 
     def embed(self, other: BoundFamily, flat: np.ndarray) -> np.ndarray:
         """Flat parameters of this family for the distribution that `flat` is in another one.

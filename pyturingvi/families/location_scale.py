@@ -137,11 +137,11 @@ class BoundLocationScale(BoundFamily):
         work[self.diagonal] = self.xp.maximum(work[self.diagonal], min_scale)
 
     # ---- parameters ---------------------------------------------------------------------------------------
-    def initial_flat(self, location: np.ndarray, scale: float) -> np.ndarray:
-        """Flat parameters for `C = scale * I` and the given location (d,)."""
-        from scipy.sparse import eye_array
+    def initial_flat(self, location: np.ndarray, scale: Any) -> np.ndarray:
+        from scipy.sparse import diags_array
 
-        return self.flat_from_location_scale(location, scale * eye_array(self.layout.dim))
+        diagonal = np.broadcast_to(np.asarray(scale, dtype=np.float64), (self.layout.dim,))
+        return self.flat_from_location_scale(location, diags_array(diagonal))
 
     def embed(self, other: BoundFamily, flat: np.ndarray) -> np.ndarray:
         if type(other.family) is type(self.family) and other.family.config() == self.family.config():

@@ -293,12 +293,16 @@ class StochasticVolatility(OnePassModel):
     def _split(self, z: Array) -> tuple[Array, Array, Array, Array]:
         """mu, v_phi, log tau, and the partial correlations row by row."""
         size = self.layout.local_dim
-        v_partial = z[:, 3 * size :] if self._places is None else z[:, 3 * size + self._places]
+        v_partial = z[:, 3 * size :]
+        if self._places is not None:
+            v_partial = v_partial[:, namespace_of(z).asarray(self._places)]
         return z[:, :size], z[:, size : 2 * size], z[:, 2 * size : 3 * size], v_partial
 
     def _stored(self, v_partial: Array) -> Array:
         """What belongs to the partial correlations, row by row, in the order of the flat vector."""
-        return v_partial if self._places is None else v_partial[:, np.argsort(self._places)]
+        if self._places is None:
+            return v_partial
+        return v_partial[:, namespace_of(v_partial).asarray(np.argsort(self._places))]
 
     def _clipped(self, y: Array) -> Array:
         """Log variances as the likelihood has them."""

@@ -140,7 +140,7 @@ class _Loop:
     ) -> None:
         self.stepper, self.model, self.settings, self.monitor = stepper, model, settings, monitor
         bound = settings.family.bind(model.layout)
-        start = settings.check_location(model.dim), settings.init_scale
+        start = settings.check_location(model.dim), settings.check_scale(model.dim)
         warm = not fixed and np.array_equal(initial, bound.initial_flat(*start))
         self.cap = settings.n_iterations or CAP
         self.plan = NaturalPlan(

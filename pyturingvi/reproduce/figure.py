@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyturingvi import plots
 from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.problems import VARIANTS
 from pyturingvi.reproduce.tables import read_table
 from pyturingvi.settings import ENGINES
 from pyturingvi.support.files import as_path, check_writable, make_folder
@@ -26,11 +27,15 @@ COLOURS = {family: plots.COLOURS[family] for family in FAMILIES}
 FIGURES = ("table1", "synthetic", "stepsize", "trace", "theory", "beyond")  # a module of this package each
 WITH_CELLS = ("synthetic", "stepsize", "trace")  # made from a sweep's cells
 WITH_DATA = ("stepsize", "trace", "beyond")  # with irt
+WITH_VARIANT = ("stepsize", "trace")  # on problems as the released code poses them
 
 
 @dataclass(frozen=True)
 class Job:
-    """One call of a figure: what to compute, how, and the folder of its files `FIGURE_PRESET_PART.csv`."""
+    """One call of a figure: what to compute, how, and the folder of its files `FIGURE_PRESET_PART.csv`.
+
+    Those of the variant "released" are `FIGURE_PRESET-released_PART.csv`.
+    """
 
     figure: str
     preset: str
@@ -40,10 +45,12 @@ class Job:
     progress: bool = True
     cells: Path | None = None
     data_dir: Path | None = None  # for the published CritLangAcq data of irt
+    variant: str = "paper"  # of the problems
 
     def file(self, part: str, ending: str = ".csv") -> Path:
         """Path of one of the figure's files."""
-        return self.folder / f"{self.figure}_{self.preset}_{part}{ending}"
+        preset = self.preset if self.variant == "paper" else f"{self.preset}-{self.variant}"
+        return self.folder / f"{self.figure}_{preset}_{part}{ending}"
 
     @property
     def sweep_folder(self) -> Path:
@@ -57,6 +64,7 @@ class Job:
     def command(self) -> str:
         """The command that computes the figure."""
         words = ["pyturingvi", "reproduce", self.figure, "--preset", self.preset, "--out", str(self.folder)]
+        words += [] if self.variant == "paper" else ["--variant", self.variant]
         for option, path in (("--cells", self.cells), ("--data-dir", self.data_dir)):
             words += [] if path is None else [option, str(path)]
         return shlex.join(words)
@@ -111,6 +119,7 @@ def reproduce(
     progress: bool = True,
     cells: str | Path | None = None,
     data_dir: str | Path | None = None,
+    variant: str = "paper",
 ) -> str:
     """Compute a figure or table of the paper, draw it, and say how far it is from what was published.
 
@@ -133,6 +142,8 @@ def reproduce(
     data_dir : path, optional
         "stepsize", "trace" and "beyond" with preset "paper": folder with the published `data.csv` of irt, which is
         simulated without it.
+    variant : {"paper", "released"}
+        "stepsize" and "trace" on problems as in the paper's text, or as in its released code (`tv.load_problem`).
 
     Returns
     -------
@@ -142,8 +153,8 @@ def reproduce(
     Raises
     ------
     InputError, DataError, OutputError
-        Before any work, for an unknown name, preset or engine, a number of processes below 1 or beyond what the
-        machine bears, an argument that the figure has no use for, CSV files that are not there or are damaged, or
+        Before any work, for an unknown name, preset, engine or variant, a number of processes below 1 or beyond what
+        the machine bears, an argument that the figure has no use for, CSV files that are not there or are damaged, or
         files that cannot be written.
     """
     figure = figure_named(name)
@@ -153,6 +164,10 @@ def reproduce(
         raise unknown_name("engine", engine, ENGINES)
     if n_workers is not None:
         n_workers = check_workers(n_workers, "n_workers (--workers)")
+    if variant not in VARIANTS:
+        raise unknown_name("variant", variant, VARIANTS)
+    if variant != "paper" and name not in WITH_VARIANT:
+        raise InputError(f"variant (--variant) goes with {' and '.join(WITH_VARIANT)}, not with {name}.")
     _refuse_what_has_no_effect(name, preset, n_workers, cells, data_dir)
     folder = as_path(out, "out")
     if from_csv and not folder.is_dir():
@@ -160,7 +175,7 @@ def reproduce(
     make_folder(folder, "out")
     places = {"cells": cells, "data_dir": data_dir}
     given = {what: None if path is None else as_path(path, what) for what, path in places.items()}
-    job = Job(name, preset, folder, engine, n_workers, progress, **given)
+    job = Job(name, preset, folder, engine, n_workers, progress, **given, variant=variant)
     figure.check_files(job, from_csv)
     if not from_csv:
         figure.compute(job)

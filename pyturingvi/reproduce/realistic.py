@@ -1,6 +1,7 @@
 """The realistic experiments (section 4.2 and the appendix): the fits that the figures `stepsize` and `trace` share.
 
-The paper fits every problem with every family by Adam at six fixed stepsizes, T = 50,000, from N(0, 1e-2 I). Each fit
+The paper fits every problem with every family by Adam at six fixed stepsizes, T = 50,000, from N(0, 1e-2 I); its
+released code poses the problems otherwise and starts elsewhere, which is the job's variant. Each fit
 is a cell of one sweep; the figures differ in what they read from its ELBO trace. On a cluster the sweep comes first,
 `tv.sweep(grid_of(Job("stepsize", "paper", Path())), executor, out=DIR)`, then
 `pyturingvi reproduce stepsize --preset paper --cells DIR`.
@@ -14,7 +15,7 @@ from typing import Any
 from pyturingvi.families import get_family
 from pyturingvi.layout import Layout
 from pyturingvi.optimize.memory import available_memory, fit_bytes
-from pyturingvi.problems import list_problems
+from pyturingvi.problems import list_problems, start_scale
 from pyturingvi.reproduce.figure import FAMILIES, Job
 from pyturingvi.reproduce.tables import published
 from pyturingvi.sweeps.folder import SweepFolder, read_timing
@@ -52,22 +53,28 @@ def quick_grid(job: Job, memory: float | None = None) -> Grid:
     """The two smallest problems at the large stepsizes, which need the fewest updates; full-rank on the first."""
     few = {"n_iterations": EARLY, "elbo_every": 500}
     return [
-        _part("rpoisson-small", FAMILIES, STEPSIZES[3:], 2, **few),
-        _part("volatility-small", FAMILIES[:2], STEPSIZES[3:], 2, **few),
+        _part(job, "rpoisson-small", FAMILIES, STEPSIZES[3:], 2, **few),
+        _part(job, "volatility-small", FAMILIES[:2], STEPSIZES[3:], 2, **few),
     ]
 
 
 def laptop_grid(job: Job, memory: float | None = None) -> Grid:
-    """What two cores do in hours with the Julia engine; full-rank to `EARLY` alone, irt simulated and in float32."""
+    """What two cores do in hours with the Julia engine; full-rank to `EARLY` alone, irt simulated and in float32.
+
+    Of the variant "released" the small sizes of rpoisson and volatility, with two seeds.
+    """
+    if job.variant != "paper":
+        return [_part(job, name, FAMILIES[:2], STEPSIZES, 2) for name in ("rpoisson-small", "volatility-small")]
     grid = [
-        _part(f"{kind}-{size}", FAMILIES[:2], STEPSIZES, 4)
+        _part(job, f"{kind}-{size}", FAMILIES[:2], STEPSIZES, 4)
         for size in ("small", "middle")
         for kind in ("rpoisson", "volatility")
     ]
     irt = {"simulated": True, "dtype": "float32", "elbo_every": 1_000}
-    grid.append(_part("irt-small", FAMILIES[:2], PUBLISHED_TRACES["irt"], 2, **irt))
+    grid.append(_part(job, "irt-small", FAMILIES[:2], PUBLISHED_TRACES["irt"], 2, **irt))
     early = {"n_iterations": EARLY, "elbo_every": 500}
-    return grid + [_part(name, FAMILIES[2:], STEPSIZES, 2, **early) for name in ("rpoisson-small", "volatility-small")]
+    smallest = ("rpoisson-small", "volatility-small")
+    return grid + [_part(job, name, FAMILIES[2:], STEPSIZES, 2, **early) for name in smallest]
 
 
 def paper_grid(job: Job, memory: float | None = None) -> Grid:
@@ -87,7 +94,7 @@ def paper_grid(job: Job, memory: float | None = None) -> Grid:
         data: dict[str, Any] = {}
         if problem.startswith("irt"):
             data = {"simulated": True} if job.data_dir is None else {"data_dir": job.data_dir}
-        grid.append(_part(problem, families, STEPSIZES, 8, **data))
+        grid.append(_part(job, problem, families, STEPSIZES, 8, **data))
     return grid
 
 
@@ -98,7 +105,7 @@ PRESETS: dict[str, tuple[str, Callable[[Job, float | None], Grid]]] = {
     ),
     "laptop": (
         "small and middle of rpoisson and volatility at T = 50,000, four seeds; simulated irt-small; full-rank on the "
-        "smallest to T = 5,000; hours with the Julia engine",
+        "smallest to T = 5,000; hours with the Julia engine. Of --variant released the two small ones, two seeds",
         laptop_grid,
     ),
     "paper": (
@@ -108,9 +115,12 @@ PRESETS: dict[str, tuple[str, Callable[[Job, float | None], Grid]]] = {
 }
 
 
-def _part(problem: str, families: Any, stepsizes: Any, n_seeds: int, **changes: Any) -> dict[str, Any]:
+def _part(job: Job, problem: str, families: Any, stepsizes: Any, n_seeds: int, **changes: Any) -> dict[str, Any]:
     axes = {"family": list(families), "stepsize": list(stepsizes), "seed": list(range(n_seeds))}
-    return {**SETTINGS, "model": problem, **axes, **changes}
+    variant: dict[str, Any] = {}
+    if job.variant != "paper":
+        variant = {"variant": job.variant, "init_scale": [start_scale(problem, job.variant)]}  # of length 1: a vector
+    return {**SETTINGS, "model": problem, **axes, **variant, **changes}
 
 
 def grid_of(job: Job, memory: float | None = None) -> Grid:

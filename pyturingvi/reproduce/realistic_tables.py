@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyturingvi.errors import OutputError
-from pyturingvi.problems import list_problems
+from pyturingvi.problems import base_name, list_problems
 from pyturingvi.reproduce import realistic
 from pyturingvi.reproduce.bands import BAND, band
 from pyturingvi.reproduce.figure import Job
@@ -146,7 +146,7 @@ def expected(job: Job) -> dict[tuple[str, ...], int]:
 
 
 def _curve_name(problem: str, family: str, stepsize: float, n_iterations: int) -> tuple[str, ...]:
-    return problem.removesuffix(" (simulated)"), family, f"{stepsize:.8g}", str(n_iterations)
+    return base_name(problem), family, f"{stepsize:.8g}", str(n_iterations)
 
 
 def told(job: Job, frame: pd.DataFrame) -> str:
@@ -165,4 +165,4 @@ def told(job: Job, frame: pd.DataFrame) -> str:
 def in_order(problems: Iterable[str]) -> list[str]:
     """Problems, each once, in the paper's order."""
     order = {name: place for place, name in enumerate(list_problems().problem)}
-    return sorted(set(problems), key=lambda name: order.get(name.removesuffix(" (simulated)"), len(order)))
+    return sorted(set(problems), key=lambda name: order.get(base_name(name), len(order)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,7 +93,8 @@ def check_writable(path: str | os.PathLike[str], what: str) -> Path:
 
 def file_stem(label: str) -> str:
     """A model's label as the beginning of a file's name."""
-    return label.replace(" (simulated)", "-simulated")
+    found = re.fullmatch(r"(.*) \((simulated|released|simulated, released)\)", label)
+    return "-".join([found[1], *found[2].split(", ")]) if found else label
 
 
 def write_text_atomically(path: Path, text: str) -> None:

@@ -15,14 +15,14 @@ import numpy as np
 from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.models.base import Model
-from pyturingvi.problems import load_problem
+from pyturingvi.problems import VARIANTS, load_problem
 from pyturingvi.settings import Settings, model_digest
 from pyturingvi.support.archive import digest
 from pyturingvi.support.arguments import LARGEST, whole_number
 from pyturingvi.support.files import as_path
 
 MAX_CELLS = 1_000_000  # each has files of its own
-_OF_DATA: dict[str, Any] = {"data_dir": None, "simulated": False, "data_seed": 0}
+_OF_DATA: dict[str, Any] = {"data_dir": None, "simulated": False, "data_seed": 0, "variant": "paper"}
 _OF_FIT = [one.name for one in fields(Settings)]
 SETTINGS = ("model", *_OF_DATA, "stepsize", *_OF_FIT)
 # what came after the first version: left out of a description where it has its default, so that names stay
@@ -135,11 +135,14 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
     data = {**_OF_DATA, **{name: value for name, value in given.items() if name in _OF_DATA}}
     if not isinstance(data["simulated"], bool | np.bool_):
         raise InputError(f"simulated must be True or False, got {data['simulated']!r}.")
+    if not isinstance(data["variant"], str) or data["variant"] not in VARIANTS:
+        raise unknown_name("variant", data["variant"], VARIANTS)
     data["data_seed"] = whole_number("data_seed", data["data_seed"], 0)
     data["data_dir"] = None if data["data_dir"] is None else as_path(data["data_dir"], "data_dir")
     model, model_id, n_data = _model(given["model"], data, models)
     settings = Settings.of(**{name: value for name, value in given.items() if name in (*_OF_FIT, "stepsize")})
     settings.check_location(model.dim)
+    settings.check_scale(model.dim)
     settings.check_optimum(model)
     model.registry.require(model, "sweep")
     for part in settings.parts:
@@ -178,7 +181,7 @@ def _model(model: Any, data: Mapping[str, Any], models: dict[Any, _Loaded]) -> _
     if not isinstance(model, str | Model):
         raise InputError(f"model must be a problem's name or one of tv.models, got {model!r}.")
     if isinstance(model, str):
-        options = {"data_dir": data["data_dir"], "simulated": data["simulated"], "seed": data["data_seed"]}
+        options = {name: data[name] for name in ("data_dir", "simulated", "variant")} | {"seed": data["data_seed"]}
         key: Any = (model, *map(str, options.values()))
     else:
         key = id(model)

@@ -56,12 +56,12 @@ def sweep(
     ----------
     grid : mapping, or list of mappings
         Setting -> value, or a list (tuple, range, 1-D array) of values; the cells are all combinations, at most
-        1,000,000. A list of mappings is the union of theirs. `model` is a problem's name (with `data_dir`, `simulated`
-        and `data_seed` as in `tv.load_problem`) or a model; the rest are arguments of `tv.fit`, with its defaults:
-        `family`, `optimizer`, `n_iterations`, `n_samples`, `elbo_every`, `elbo_samples`, `init_location`, `init_scale`,
-        `seed`, `engine`, `device`, `dtype`, `averaging`, `stop_within`. `stepsize` replaces that of `optimizer`, which
-        may then be a name: "adam" (which a `stepsize` alone means), "sgd", "proximal-sgd", "projected-sgd". Classes
-        of your own must be registered (`tv.register`): a cell's files name them.
+        1,000,000. A list of mappings is the union of theirs. `model` is a problem's name (with `data_dir`, `simulated`,
+        `variant` and `data_seed` as in `tv.load_problem`) or a model; the rest are arguments of `tv.fit`, with its
+        defaults: `family`, `optimizer`, `n_iterations`, `n_samples`, `elbo_every`, `elbo_samples`, `init_location`,
+        `init_scale`, `seed`, `engine`, `device`, `dtype`, `averaging`, `stop_within`. `stepsize` replaces that of
+        `optimizer`, which may then be a name: "adam" (which a `stepsize` alone means), "sgd", "proximal-sgd",
+        "projected-sgd". Classes of your own must be registered (`tv.register`): a cell's files name them.
     executor : optional
         Anything with the `submit` of `concurrent.futures`: Dask's `client.get_executor()`, a submitit executor, an
         MPI pool. It gets all cells at once, and its workers must see `out` under the same path; with engine="julia"
