@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyturingvi.comparisons.compare import compare
     from pyturingvi.comparisons.result import Comparison
     from pyturingvi.diagnosis.report import Diagnosis
-    from pyturingvi.errors import ConvergenceWarning, PyTuringVIError
+    from pyturingvi.errors import ConvergenceWarning, PyTuringVIError, RefineWarning
     from pyturingvi.families import FullRank, Markov, MeanField, Structured
     from pyturingvi.fitting import fit
     from pyturingvi.layout import Layout
@@ -43,6 +43,7 @@ _WHERE = {
     "ProjectedSGD": "optimize.rules",
     "ProximalSGD": "optimize.rules",
     "PyTuringVIError": "errors",
+    "RefineWarning": "errors",
     "SGD": "optimize.rules",
     "Structured": "families",
     "SweepResult": "sweeps.result",
@@ -77,6 +78,7 @@ __all__ = [
     "ProjectedSGD",
     "ProximalSGD",
     "PyTuringVIError",
+    "RefineWarning",
     "Structured",
     "SweepResult",
     "compare",

@@ -58,6 +58,10 @@ class ConvergenceWarning(UserWarning):
     """A fit went astray, was still improving when it ended, or had data on a scale that no fit gets right."""
 
 
+class RefineWarning(UserWarning):
+    """A fit converged, but its family does not hold the globals as the posterior has them; `Fit.refine` does."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     """Build the error for a name that is not one of `known`, offering the nearest known one."""
     options = list(known)

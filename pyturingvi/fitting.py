@@ -14,9 +14,9 @@ import numpy as np
 from pyturingvi.diagnosis.best_start import best_of_starts
 from pyturingvi.diagnosis.draws import elbo_at
 from pyturingvi.diagnosis.problems import convergence_problems
-from pyturingvi.diagnosis.shape import shape_problems
+from pyturingvi.diagnosis.shape import coarse_problems, shape_problems
 from pyturingvi.engines.selection import select_engine
-from pyturingvi.errors import ConvergenceWarning, InputError
+from pyturingvi.errors import ConvergenceWarning, InputError, RefineWarning
 from pyturingvi.families import BoundFamily, Family, Structured, get_family
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
@@ -128,7 +128,10 @@ def fit(
     -----
     ConvergenceWarning
         Where the fit diverged, ended below its start, had not converged when updates ran out whose number you did not
-        choose, or the model advises to change its data. `Fit.diagnose` looks closer.
+        choose, or the model advises to change its data; or where the density has another shape than the fit: globals
+        that would move by much with the locals integrated out. `Fit.diagnose` looks closer.
+    RefineWarning
+        Where `Fit.refine` would move globals by more than half of their standard deviations, or change these by 1.3.
 
     Raises
     ------
@@ -173,9 +176,12 @@ def fit(
         n_threads=n_threads,
         budget_chosen=n_iterations is not None,
         several_starts=family is None,
+        check_shape=not refine,  # its weights tell more
     )
     for problem in found.warnings:
         warnings.warn(f"{model.label}: {problem}", ConvergenceWarning, stacklevel=2)
+    for advice in found.advice:
+        warnings.warn(f"{model.label}: {advice}", RefineWarning, stacklevel=2)
     if not refine or found.status in ("diverged", "interrupted"):
         return found
     refined = found.refine(seed=settings.seed, progress=progress)
@@ -196,11 +202,13 @@ def run(
     n_threads: int | None = None,
     budget_chosen: bool = True,
     several_starts: bool = False,
+    check_shape: bool = True,
 ) -> Fit:
     """`fit` with its settings as one object; the other arguments, and the errors, are those of `fit`.
 
     It warns of nothing: what `fit` would warn of is in `Fit.warnings`. budget_chosen: the number of updates was meant.
     several_starts: run from the model's other starts too, where start and number of updates are left to it.
+    check_shape: see whether the family holds the density of a fit that has converged.
     """
     check_limit(max_memory)
     n_threads = None if n_threads is None else whole_number("n_threads", n_threads, 1)
@@ -273,7 +281,11 @@ def run(
         advice=model.advice(),
     )
     if outcome.status == "converged":
-        found.warnings += shape_problems(found, settings.dtype, settings.seed)
+        if settings.dtype == "float32":
+            found.warnings += coarse_problems(found, settings.seed)
+        if check_shape:
+            problems, found.advice = shape_problems(found, settings.seed)
+            found.warnings += problems
     usual = init is None and noise is None and settings.describe_start() == Settings().describe_start()
     if not several_starts or budget_chosen or not (usual and settings.optimizer.ends_by_itself):
         return found
@@ -290,6 +302,7 @@ def run(
             max_memory=max_memory,
             n_threads=n_threads,
             budget_chosen=False,
+            check_shape=check_shape,
         )
         other.spec = replace(other.spec, init={"start": name, **other.spec.init})
         return other

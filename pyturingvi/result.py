@@ -60,6 +60,8 @@ class Fit(Draws):
         Wall time of the run.
     warnings : list of str
         What `tv.fit` warned of; empty for a fit read from a file.
+    advice : list of str
+        What `tv.fit` said by a RefineWarning: globals that `refine` would correct.
     starts : Starts or None
         How fits from the model's other starts ended, where it has some: `names`, `elbos`, `distance`, `words`.
     refined : Refinement or None
@@ -90,6 +92,7 @@ class Fit(Draws):
         self.seconds = seconds
         self.versions = versions or versions_here()
         self.warnings: list[str] = []
+        self.advice: list[str] = []
         self.verdict: str | None = None
         self.starts: Starts | None = None
         self.refined: Refinement | None = None

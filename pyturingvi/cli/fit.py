@@ -147,6 +147,8 @@ def fit(
     if result.status == "interrupted":
         note(f"{result.status}: {result.message}")
         raise typer.Exit(EXIT_INTERRUPTED)
+    for advice in result.advice:
+        note(advice)
     for problem in result.warnings:
         note(f"{result.status}: {problem}")
     if result.status != "converged" and not result.warnings:

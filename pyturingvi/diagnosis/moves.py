@@ -134,13 +134,16 @@ def _gaussian_through(logs: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, 
     return mean, covariance, error
 
 
-def without_outliers(logs: np.ndarray) -> np.ndarray:
-    """The log weights with what is far out drawn in, -inf and NaN to where the lowest then are."""
+def without_outliers(logs: np.ndarray, reach: float = _OUTLIER) -> np.ndarray:
+    """The log weights with what is farther out than `reach` drawn in, -inf and NaN to where the lowest then are.
+
+    The reach is in robust standard deviations.
+    """
     finite = logs[np.isfinite(logs)]
     if not len(finite):
         return np.zeros_like(logs)
     middle = np.median(finite)
-    far = _OUTLIER * 1.4826 * np.median(np.abs(finite - middle)) + np.finfo(float).tiny
+    far = reach * 1.4826 * np.median(np.abs(finite - middle)) + np.finfo(float).tiny
     return np.clip(np.where(np.isnan(logs), -np.inf, logs), middle - far, middle + far)
 
 

@@ -6,32 +6,61 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pyturingvi.diagnosis.check import GlobalsCheck, check_globals
 from pyturingvi.diagnosis.diagnose import LARGEST_JOINT, diagnose
-from pyturingvi.diagnosis.verdict import LEVELS
+from pyturingvi.diagnosis.verdict import BAD
+from pyturingvi.optimize.natural_stages import choose_draws
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
+from pyturingvi.support.registry import defines
 
 if TYPE_CHECKING:
     from pyturingvi.result import Fit
 
 _COARSE = 0.1  # of a standard deviation between two neighbouring numbers
+_SHARE = 0.08  # of a fit's gradients that the check of its globals may take
+_REFINE = "fit.refine(), or tv.fit(..., refine=True), corrects the globals."
 
 
-def shape_problems(fit: Fit, dtype: str, seed: int) -> list[str]:
-    """Reasons not to trust a fit that has converged, in words; by `diagnose` where the variables are few."""
-    found = []
-    if dtype == "float32" and (coarse := _coarse_variables(fit, seed)):
-        found.append(
-            f"float32 cannot resolve {coarse} of the {fit.model.dim} variables: two numbers of their size lie more "
-            f"than {_COARSE:g} of a standard deviation apart. Use dtype='float64', or centre the variables."
-        )
-    if fit.model.dim <= LARGEST_JOINT:
-        try:
-            verdict = diagnose(fit, seed=seed)
-        except Exception:  # a log density of the user's own, at points that the run itself did not visit
-            return found
-        if verdict.verdict == LEVELS[-1]:
-            found.append(f"The fit converged, but do not trust it. {verdict.reasons[0]} fit.diagnose() says more.")
-    return found
+def coarse_problems(fit: Fit, seed: int) -> list[str]:
+    """Whether float32 is too coarse for a fit that has converged, in words; an empty list where it is not."""
+    coarse = _coarse_variables(fit, seed)
+    if not coarse:
+        return []
+    return [
+        f"float32 cannot resolve {coarse} of the {fit.model.dim} variables: two numbers of their size lie more "
+        f"than {_COARSE:g} of a standard deviation apart. Use dtype='float64', or centre the variables."
+    ]
+
+
+def shape_problems(fit: Fit, seed: int) -> tuple[list[str], list[str]]:
+    """Reasons not to trust a fit that has converged, and what to do where `Fit.refine` corrects it; in words.
+
+    By `diagnose` where the variables are few; by a check of the globals, at a small share of the fit's own cost, where
+    they are many or where refining would help.
+    """
+    model, few = fit.model, fit.model.dim <= LARGEST_JOINT
+    refinable = model.has_term_gradients and model.layout.n_global > 0 and model.layout.n_local > 0
+    try:  # a log density of the user's own, at points that the run itself did not visit
+        if few and (found := diagnose(fit, seed=seed)).verdict == BAD:
+            return [f"The fit converged, but do not trust it. {found.reasons[0]} fit.diagnose() says more."], []
+        check = _check(fit, seed) if refinable or not few else None
+    except Exception:
+        return [], []
+    if check is None or not check.told:
+        return [], []
+    words = f"With the locals integrated out, {check.words}."
+    if refinable:
+        return [], [f"{words}{' Do not trust these as they are.' if check.grave else ''} {_REFINE}"]
+    remedy = "fit.diagnose() says more; tv.sample_nuts is the reference."
+    return [f"The fit converged, but do not trust it. {words} {remedy}"], []
+
+
+def _check(fit: Fit, seed: int) -> GlobalsCheck | None:
+    bound = fit.family.bind(fit.model.layout)
+    if not defines(bound, "natural_coordinates"):
+        return None
+    n_samples = choose_draws(fit.family, fit.model.layout, fit.spec.n_samples, None).n_samples
+    return check_globals(fit.model, bound, fit.params, seed, int(_SHARE * n_samples * fit.n_updates))
 
 
 def _coarse_variables(fit: Fit, seed: int, n: int = 32) -> int:

@@ -70,3 +70,5 @@ def _facts(fit: Fit) -> Iterator[tuple[str, str]]:
     yield "verdict", fit.verdict or "none yet: fit.diagnose() gives one"
     for warning in fit.warnings:
         yield "warning", warning
+    for advice in fit.advice:
+        yield "advice", advice
