@@ -419,6 +419,18 @@ def test_where_refining_cannot_help_it_says_so_before_any_work() -> None:
         fit.refine()
 
 
+def test_what_does_not_fit_in_memory_is_refused_before_any_work(poisson: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 draws of 6 globals in three copies, and 16 nodes of 30 locals, a value and three figures each."""
+    fit = fit_at(poisson, "structured", tv.Structured().bind(poisson.layout).initial_flat(np.zeros(poisson.dim), 0.1))
+    monkeypatch.setattr("pyturingvi.optimize.memory.available_memory", lambda device="cpu": 300_000)
+    monkeypatch.setattr(type(poisson), "_log_terms_and_gradient", None)
+    needed = 8 * (3 * 2000 * 6 + 4 * 16 * (36 + 4 * 30))
+    with pytest.raises(tv.errors.MemoryLimitError, match=f"refine with 16 nodes .* needs {needed:,} bytes"):
+        fit.refine()
+    with pytest.raises(tv.errors.MemoryLimitError, match=r"300,000 bytes .* are free"):
+        tv.fit(poisson, refine=True, max_memory=1e9)
+
+
 def test_terms_that_are_wrong_are_refused() -> None:
     target = NormalHierarchy(1)
 

@@ -81,6 +81,11 @@ class Rule:
         return cls(_WIDE * unit, 0.5 * (unit * unit).sum(axis=2) + constant, len(unit))
 
 
+def count_of(local_dim: int, size: int) -> int:
+    """Nodes K that a rule of this size has, without making it."""
+    return size**local_dim if is_grid(local_dim) else 2 * -(-size // 2)
+
+
 def is_grid(local_dim: int) -> bool:
     """Whether locals of this size are integrated over a grid."""
     return bool(N_NODES**local_dim <= LARGEST_GRID)

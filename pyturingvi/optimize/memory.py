@@ -110,6 +110,28 @@ def check_nuts_memory(dim: int, n_chains: int, n_draws: int) -> None:
         )
 
 
+def refine_bytes(layout: Layout, n_nodes: int, n_draws: int) -> int:
+    """Bytes of refining at its peak: weighted draws, and all nodes of the integrals at one of them with their terms."""
+    return 8 * (3 * n_draws * layout.n_global + 4 * n_nodes * (layout.dim + 4 * layout.n_local))
+
+
+def check_refine_memory(layout: Layout, n_nodes: int, n_draws: int) -> None:
+    """Refuse a refinement with n_nodes nodes for each local's integral that will not fit in the memory that is free.
+
+    Raises
+    ------
+    MemoryLimitError
+        With the bytes needed and the bytes there are.
+    """
+    needed, have = refine_bytes(layout, n_nodes, n_draws), available_memory()
+    if needed > have:
+        raise MemoryLimitError(
+            f"refine with {n_nodes:,} nodes for each of {layout.n_local:,} locals and n_draws={n_draws:,} needs "
+            f"{needed:,} bytes ({needed / 2**30:.1f} GiB); {have:,} bytes ({have / 2**30:.1f} GiB) are free. Nothing "
+            "was allocated; take fewer draws or nodes."
+        )
+
+
 def check_memory(
     needed: int,
     limit: Any,

@@ -10,14 +10,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.integrated import LocalIntegrals
-from pyturingvi.diagnosis.nodes import Rule, is_grid
+from pyturingvi.diagnosis.nodes import Rule, count_of, is_grid
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.engines.numpy_engine import NumpyEngine
 from pyturingvi.errors import InputError
 from pyturingvi.families import FullRank, Structured
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
-from pyturingvi.optimize.memory import available_memory
+from pyturingvi.optimize.memory import available_memory, check_refine_memory, refine_bytes
 from pyturingvi.optimize.monitor import Outcome, RunMonitor
 from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
@@ -54,8 +54,13 @@ class Refined:
     problems: list[str]
 
 
-def check_refinable(model: Model) -> None:
-    """Raise an InputError that says why, where the locals of a model cannot be integrated out one by one."""
+def check_refinable(model: Model, n_nodes: int | None = None, n_draws: int = 2000) -> None:
+    """Refuse, with the reason, to refine a model whose locals cannot be integrated out one by one, or not in memory.
+
+    Raises
+    ------
+    InputError, MemoryLimitError
+    """
     layout = model.layout
     if not model.has_log_terms:
         raise InputError(f"refine cannot help {model.description}: {model.no_log_terms}.")
@@ -69,12 +74,14 @@ def check_refinable(model: Model) -> None:
             f"refine integrates the locals out to correct the globals; {model.label} has no "
             f"{'globals' if not layout.n_global else 'locals'}."
         )
+    size = 2 * (n_nodes or _first_size(model))  # in the end twice the nodes tell the error of the integrals
+    check_refine_memory(layout, count_of(layout.local_dim, size), n_draws)
 
 
 def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: bool, checkpoint: Path | None) -> Refined:
     """See `Fit.refine`; the arguments are checked."""
     model = fit.model
-    check_refinable(model)
+    check_refinable(model, n_nodes, n_draws)
     if fit.status == "diverged":
         raise InputError(f"refine: this fit diverged ({fit.message}); there is nothing to go on from.")
     parts = GlobalsAndLocals.of(fit.family.bind(model.layout), fit.params)
@@ -102,7 +109,6 @@ class _Stepping:
         rule = self._rule(n_nodes or _first_size(self.model))
         if n_nodes is None:
             rule = self._enough(rule)
-        self._check_memory(rule, n_draws)
         monitor = RunMonitor(
             {**self.spec.to_json(), "n_iterations": None, "elbo_every": None}, progress, None, checkpoint
         )
@@ -142,7 +148,7 @@ class _Stepping:
         local_dim = self.model.layout.local_dim
         grow = 2**local_dim if is_grid(local_dim) else 2
         here = self._integrals(rule, z)
-        while rule.count * grow <= _MOST_NODES:
+        while rule.count * grow <= _MOST_NODES and self._fits(rule.count * grow):
             double = self._rule(2 * rule.size)
             there = self._integrals(double, z)
             if float(np.std(there - here)) <= _SAME:
@@ -227,12 +233,8 @@ class _Stepping:
                 "are the Gaussian stepped on the density with the locals integrated out."
             )
 
-    def _check_memory(self, rule: Rule, n_draws: int) -> None:
-        layout = self.model.layout
-        needed = 8 * (n_draws * layout.n_global * 3 + 4 * rule.count * (layout.dim + 4 * layout.n_local))
-        have = available_memory()
-        if needed > have:
-            raise InputError(f"refine needs {needed:,} bytes with {rule.count} nodes a local; {have:,} are free.")
+    def _fits(self, n_nodes: int) -> bool:
+        return refine_bytes(self.model.layout, n_nodes, 0) <= available_memory()
 
 
 def _first_size(model: Model) -> int:
