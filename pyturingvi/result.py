@@ -282,8 +282,8 @@ class Fit(Draws):
             Draws, at least 100. A draw costs some 12 to 50 evaluations of the log density.
         seed : int
         seeds : sequence of int, optional
-            Fit again with each of these seeds, and see whether all end at the same place. Only this can find a second
-            mode.
+            Fit again with each of these seeds, from a start far from the others, and see whether all end at the same
+            place. Only this can find a second mode. The same seed starts at the same place again.
 
         Returns
         -------

@@ -350,7 +350,52 @@ def test_restarts_find_the_other_mode() -> None:
     assert found.verdict == "do not trust"
     row = found.table.loc["means of restarts apart", "value"]
     assert row == pytest.approx(12, rel=0.15)
-    assert any("6 fits from different seeds" in reason for reason in found.reasons)
+    assert "more than one mode" in found.reasons[0]
+    assert {round(one.distance / 12) for one in found.restarts} == {0, 1}
+    again = fit.diagnose(n=200, seeds=[3]).restarts[0]
+    assert again.params.tobytes() == found.restarts[2].params.tobytes()
+
+
+def uneven_modes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Equal parts of N(2, 0.7) and N(-4, 0.7): from 0 the way leads up to the first."""
+    parts = stats.norm.logpdf(points, [2.0, -4.0], 0.7) - np.log(2)
+    total = np.logaddexp(parts[:, 0], parts[:, 1])
+    slopes = ([2.0, -4.0] - points) / 0.49
+    return total, (np.exp(parts - total[:, None]) * slopes).sum(axis=1, keepdims=True)
+
+
+def test_restarts_start_far_apart_and_find_a_mode_that_one_place_does_not() -> None:
+    """All runs from 0, whatever their seed, climb to the mode there."""
+    model = tv.models.LogDensity(uneven_modes, Layout(1, 0, 0), names=["x"])
+    fits = [quick_fit(model, "full-rank", None, seed=seed) for seed in range(6)]
+    assert min(fit.location[0] for fit in fits) > 1.9
+    found = fits[0].diagnose(n=200, seeds=range(1, 6))
+    assert max(one.distance for one in found.restarts) == pytest.approx(6 / 0.7, rel=0.05)
+    assert found.verdict == "do not trust"
+    assert "more than one mode" in found.reasons[0]
+
+
+def test_a_lesser_mode_and_a_better_one_are_told_apart() -> None:
+    """Modes at -5 and 5, the second as heavy, lighter, or of no weight: ELBOs differ by log odds."""
+    for weight, from_, verdict, words in (
+        (0.3, -5.0, "do not trust", "same ELBO"),
+        (0.01, -5.0, "usable with care", "a mode of less weight"),
+        (0.01, 5.0, "do not trust", "nats higher: take that one"),
+        (1e-5, -5.0, "good", "ended lower, where they had been caught"),
+    ):
+        logs = np.log([1 - weight, weight])
+
+        def modes(points: np.ndarray, logs: np.ndarray = logs) -> tuple[np.ndarray, np.ndarray]:
+            parts = stats.norm.logpdf(points, [-5.0, 5.0]) + logs
+            total = np.logaddexp(parts[:, 0], parts[:, 1])
+            return total, (np.exp(parts - total[:, None]) * ([-5.0, 5.0] - points)).sum(axis=1, keepdims=True)
+
+        model = tv.models.LogDensity(modes, Layout(1, 0, 0))
+        fit = quick_fit(model, "full-rank", tv.Adam(5e-2), n_iterations=400, init=np.array([from_, 1.0]))
+        fit.spec = quick_fit(model, "full-rank", tv.Adam(5e-2), n_iterations=400).spec
+        found = fit.diagnose(n=200, seeds=range(1, 7))
+        assert found.verdict == verdict, (weight, found.reasons)
+        assert any(words in reason for reason in found.reasons), found.reasons
 
 
 def test_restarts_of_one_gaussian_agree() -> None:

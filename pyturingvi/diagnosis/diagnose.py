@@ -14,7 +14,7 @@ from pyturingvi.diagnosis.moves import OWN_DRAWS, SLOPE, Moves, draws_for_curvat
 from pyturingvi.diagnosis.report import Diagnosis
 from pyturingvi.diagnosis.restarts import restart
 from pyturingvi.diagnosis.trend import last_third
-from pyturingvi.diagnosis.verdict import Findings, GlobalMoves
+from pyturingvi.diagnosis.verdict import Findings, GlobalMoves, RestartEnd
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.errors import InputError
 from pyturingvi.families.base import BoundFamily
@@ -148,14 +148,13 @@ def _of_globals(moves: Moves, root: np.ndarray, sd: np.ndarray, labels: list[str
 def _restarts(
     fit: Fit, seeds: list[int], n: int, mean: np.ndarray, sd: np.ndarray, labels: list[str]
 ) -> dict[str, Any]:
-    bound, elbos, means = fit.family.bind(fit.model.layout), [], [mean]
+    bound, found = fit.family.bind(fit.model.layout), []
     for seed in seeds:
-        other = restart(fit.model, fit.spec, seed)
+        other = restart(fit.model, fit.spec, fit.params, seed)
         ratios, _, _ = log_ratios(fit.model, bound, other.params, n, seed, 0)
-        elbos.append(_finite_mean(ratios))
-        means.append(bound.location(other.params)[: len(mean)])
-    apart = np.ptp(means, axis=0) / sd
-    if not len(apart):
-        return {"restart_elbos": elbos}
-    worst = int(np.argmax(apart))
-    return {"restart_elbos": elbos, "restart_distance": float(apart[worst]), "restart_where": labels[worst]}
+        elbo = _finite_mean(ratios) if other.status != "diverged" else -np.inf
+        apart = np.abs(bound.location(other.params)[: len(mean)] - mean) / sd
+        worst = int(np.argmax(apart)) if len(apart) else -1
+        where = (float(apart[worst]), labels[worst]) if len(apart) else (0.0, "")
+        found.append(RestartEnd(seed, elbo, *where, other.params))
+    return {"restarts": found}

@@ -34,11 +34,14 @@ class Diagnosis:
     corrected_by : str
         Where the corrected figures come from: "the fit's own draws" or "corrected draws", which are weighted and right
         but for noise; "slope and curvature" of the log density, which is a direction; or "nothing".
+    restarts : list of RestartEnd
+        Where the fits of `seeds=` ended: `seed`, `elbo`, `distance`, `where` and `params`, flat parameters for `init=`.
     """
 
     def __init__(self, label: str, found: Findings, mean: np.ndarray, sd: np.ndarray, labels: list[str]) -> None:
         self.label = label
         self.verdict, self.reasons = judge(found)
+        self.restarts = found.restarts
         self.corrected_by = "nothing" if found.globals is None else found.globals.by
         self.table = _table(found)
         self.globals = _globals_table(found.globals, mean, sd, labels)
@@ -123,10 +126,11 @@ def _table(found: Findings) -> pd.DataFrame:
             )
         add("largest move of a global", float(np.abs(found.globals.shift).max()), "of its mean, in the fit's sd")
         add("largest change of an sd", float(found.globals.change.max()), "of a global: factor")
-    if found.restart_elbos:
-        elbos = [found.elbo, *found.restart_elbos]
+    if found.restarts:
+        elbos = [found.elbo, *(one.elbo for one in found.restarts)]
         add("ELBOs of restarts apart", max(elbos) - min(elbos), f"nats between {len(elbos)} fits")
-        add("means of restarts apart", found.restart_distance, "largest distance of a global's mean, in sd")
+        distance = max(one.distance for one in found.restarts)
+        add("means of restarts apart", distance, "largest distance of a global's mean from the fit's, in sd")
     frame = pd.DataFrame(rows, columns=["quantity", "value", "std_error", "meaning"])
     return frame.set_index("quantity")
 

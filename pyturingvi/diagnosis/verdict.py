@@ -18,6 +18,7 @@ LEVELS = (GOOD, CARE, BAD)
 SMALL_MOVE, LARGE_MOVE = 0.3, 2.0  # of a mean, in the fit's standard deviations
 SMALL_RATIO, LARGE_RATIO = 1.5, 2.0  # between standard deviations
 LARGE_GAIN = 5.0  # nats in a third of a run
+EQUAL_ELBOS, LESSER_MODE = 2.0, 10.0  # nats between modes as good, beside six errors; and that may still matter
 LARGE_SPREAD = 1.5  # nats between the log weights of draws: more than that, and the density has another shape
 
 
@@ -48,6 +49,30 @@ class GlobalMoves:
 
 
 @dataclass(frozen=True)
+class RestartEnd:
+    """Where a fit from another seed and start ended.
+
+    Attributes
+    ----------
+    seed : int
+    elbo : float
+        -inf where it diverged.
+    distance : float
+        Largest distance of a global's mean from that of the fit, in its standard deviations there.
+    where : str
+        That global.
+    params : (p,) array
+        Flat parameters: `tv.fit(model, init=params)` goes on from them.
+    """
+
+    seed: int
+    elbo: float
+    distance: float
+    where: str
+    params: np.ndarray = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Findings:
     """All figures that a verdict rests on.
 
@@ -69,9 +94,7 @@ class Findings:
     refinable: bool = False
     moves: Moves | None = None
     globals: GlobalMoves | None = None
-    restart_elbos: list[float] = field(default_factory=list)
-    restart_distance: float = 0.0
-    restart_where: str = ""
+    restarts: list[RestartEnd] = field(default_factory=list)
     starts: Starts | None = None
     advice: list[str] = field(default_factory=list)
 
@@ -83,7 +106,7 @@ def judge(found: Findings) -> tuple[str, list[str]]:
         marks.append((int(found.starts.disagree), found.starts.words))
     marks += [(1, advice) for advice in found.advice]
     marks.sort(key=lambda mark: -mark[0])
-    if not marks[0][0] and not found.restart_elbos and found.starts is None:
+    if not marks[0][0] and not found.restarts and found.starts is None:
         marks.append((0, "Draws of one fit cannot show another mode: diagnose(seeds=[1, 2, 3]) fits from other seeds."))
     return LEVELS[marks[0][0]], [sentence for _, sentence in marks]
 
@@ -182,16 +205,43 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
 
 
 def _of_restarts(found: Findings) -> Iterator[tuple[int, str]]:
-    if not found.restart_elbos:
+    if not found.restarts:
         return
-    elbos = [found.elbo, *found.restart_elbos]
-    apart = max(elbos) - min(elbos)
-    words = f"{len(elbos)} fits from different seeds: their ELBOs lie {apart:.1f} nats apart"
-    words += f" and their means up to {found.restart_distance:.2f} standard deviations"
-    words += f" ({found.restart_where})." if found.restart_where else "."
-    if not np.isfinite(apart) or found.restart_distance > 2:
-        yield 2, words
-    elif found.restart_distance > SMALL_MOVE or apart > 2 + 6 * found.elbo_error:
-        yield 1, words
-    else:
-        yield 0, words
+    n, ends = len(found.restarts), [one for one in found.restarts if np.isfinite(one.elbo)]
+    equal = EQUAL_ELBOS + 6 * found.elbo_error
+    if len(ends) < n:
+        yield 1, f"{n - len(ends)} of {n} fits from other starts diverged."
+    if not ends:
+        return
+    best = max(ends, key=lambda one: one.elbo)
+    higher = best.elbo - found.elbo
+    if not higher <= equal:  # a fit without an ELBO has none as good
+        yield (
+            2,
+            (
+                f"The fit from seed {best.seed} and another start ends {higher:.1f} nats higher: take that one, "
+                f"init=diagnosis.restarts[{found.restarts.index(best)}].params."
+            ),
+        )
+    as_good = [one for one in ends if abs(one.elbo - found.elbo) <= equal]
+    near = [one for one in ends if equal < found.elbo - one.elbo <= LESSER_MODE]
+    apart = max(as_good, key=lambda one: one.distance, default=None)
+    if apart is not None:
+        words = f"{len(as_good)} of {n} fits from other seeds and starts end with the same ELBO, to {equal:.1f} nats,"
+        words += f" and their means up to {apart.distance:.2f} standard deviations away"
+        words += f" ({apart.where})" if apart.where else ""
+        if apart.distance > LARGE_MOVE:
+            yield 2, f"{words}: the posterior has more than one mode, or is wider than the fit says."
+        else:
+            yield int(apart.distance > SMALL_MOVE), f"{words}."
+    if any(one.distance > LARGE_MOVE for one in near):
+        yield (
+            1,
+            (
+                f"{len(near)} of {n} fits from other starts end up to {found.elbo - min(o.elbo for o in near):.1f} "
+                "nats lower elsewhere: a mode of less weight, which this fit leaves out."
+            ),
+        )
+    lower = sum(found.elbo - one.elbo > max(equal, LESSER_MODE) for one in ends)
+    if lower:
+        yield 0, f"{lower} of {n} fits from other starts ended lower, where they had been caught."
