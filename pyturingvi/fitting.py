@@ -17,7 +17,7 @@ from pyturingvi.diagnosis.problems import convergence_problems
 from pyturingvi.diagnosis.shape import coarse_problems, shape_problems
 from pyturingvi.engines.selection import select_engine
 from pyturingvi.errors import ConvergenceWarning, InputError, RefineWarning
-from pyturingvi.families import BoundFamily, Family, Structured, get_family
+from pyturingvi.families import BoundFamily, Family, FamilyName, Structured, get_family
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
@@ -25,20 +25,23 @@ from pyturingvi.optimize.loop import StopWithin
 from pyturingvi.optimize.memory import check_limit, check_memory
 from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.optimize.rules import Rule
+from pyturingvi.optimize.schedules import Schedule
 from pyturingvi.refine.refine import check_refinable
 from pyturingvi.result import Fit
-from pyturingvi.settings import FitSpec, Settings, finite_array, model_digest
+from pyturingvi.settings import BY_STEPSIZE, Device, Engine, FitSpec, Settings, finite_array, model_digest
 from pyturingvi.support.archive import digest
 from pyturingvi.support.arguments import whole_number
+from pyturingvi.support.array_namespace import Dtype
 from pyturingvi.support.files import check_writable
 from pyturingvi.support.registry import defines
 
 
 def fit(
     model: Model,
-    family: str | Family | None = None,
+    family: FamilyName | Family | None = None,
     optimizer: Rule | None = None,
     *,
+    stepsize: float | Schedule | None = None,
     n_iterations: int | None = None,
     n_samples: int | None = None,
     elbo_every: int | None = None,
@@ -46,9 +49,9 @@ def fit(
     init_location: Any = 0.0,
     init_scale: Any = 0.1,
     seed: int = 0,
-    engine: str = "auto",
-    device: str = "cpu",
-    dtype: str = "float64",
+    engine: Engine = "auto",
+    device: Device = "cpu",
+    dtype: Dtype = "float64",
     progress: bool = True,
     noise: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -76,6 +79,9 @@ def fit(
     optimizer : Rule, optional
         `tv.NaturalGradient()` (default), or `tv.Adam`, `tv.SGD`, `tv.ProximalSGD`, `tv.ProjectedSGD`, with a number or
         `tv.step_decay(...)` for the stepsize, or a rule of your own: what is passed is what runs, never its parent.
+    stepsize : float or schedule, optional
+        Alone, it means Adam with this stepsize and 20,000 updates, as on the command line; beside an optimizer that
+        has one it takes its place.
     n_iterations : int, optional
         Number of updates. NaturalGradient makes this many at most, or 20,000, and ends when it has converged.
     n_samples : int, optional
@@ -148,10 +154,12 @@ def fit(
         raise InputError(f"refine must be True or False, got {refine!r}.")
     if refine:
         check_refinable(model)
+    alone = stepsize is not None and optimizer is None
     settings = Settings.of(
         family=default_family(model, engine) if family is None else family,
         optimizer=optimizer,
-        n_iterations=n_iterations,
+        stepsize=stepsize,
+        n_iterations=BY_STEPSIZE if alone and n_iterations is None else n_iterations,
         n_samples=n_samples,
         elbo_every=elbo_every,
         elbo_samples=elbo_samples,

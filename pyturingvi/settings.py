@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -25,8 +25,11 @@ from pyturingvi.support.arguments import LARGEST_SEED, positive_number, real_arr
 from pyturingvi.support.array_namespace import DTYPES
 from pyturingvi.support.registry import defines
 
-ENGINES = ("auto", "numpy", "julia")
-DEVICES = ("cpu", "cuda")
+Engine = Literal["auto", "numpy", "julia"]
+Device = Literal["cpu", "cuda"]
+ENGINES: tuple[str, ...] = get_args(Engine)
+DEVICES: tuple[str, ...] = get_args(Device)
+BY_STEPSIZE = 20_000  # updates where a stepsize alone is given
 _PROTOCOL = {"n_iterations": 50_000, "n_samples": 8, "elbo_every": 100}
 
 

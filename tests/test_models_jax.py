@@ -17,7 +17,7 @@ from scipy import stats
 import pyturingvi as tv
 from pyturingvi.errors import EngineError, InputError, OutputError
 from pyturingvi.layout import Layout
-from pyturingvi.models.jax_batches import Batched, batch_size
+from pyturingvi.models.jax_batches import Batched, batch_size, coarse_size
 from pyturingvi.settings import model_digest
 
 Y, SIGMA = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -118,6 +118,19 @@ def test_sizes_of_batches_are_few_and_near() -> None:
     assert all(size <= 1.25 * n for n, size in enumerate(sizes, 1) if n >= 16)
     assert len(set(sizes)) == 17
     assert [batch_size(n) for n in (1, 16, 112, 256)] == [16, 16, 112, 256]
+    assert {coarse_size(n) for n in range(1, 257)} == {16, 32, 64, 128, 256}
+    assert all(n <= coarse_size(n) < max(17, 2 * n) for n in range(1, 257))
+
+
+def test_the_diagnosis_of_a_small_fit_compiles_its_log_terms_for_five_sizes_at_most() -> None:
+    def density(p: dict[str, Any]) -> Any:
+        return -0.5 * ((p["x"] - p["m"]) ** 2).sum() - 0.5 * p["m"] ** 2
+
+    model = tv.models.Jax(density, {"m": 0.0, "x": np.zeros(4)})
+    points = np.random.default_rng(0).normal(size=(300, 5))
+    for n in range(1, 300, 7):
+        model.log_terms(points[:n])
+    assert model._function("sums")._call._cache_size() == 5
 
 
 def chain(p: dict[str, Any]) -> Any:

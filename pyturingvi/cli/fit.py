@@ -88,14 +88,14 @@ def fit(
     from pyturingvi.optimize.memory import check_limit
     from pyturingvi.plots import save_elbo_plot
     from pyturingvi.problems import start_scale
-    from pyturingvi.settings import Settings
+    from pyturingvi.settings import BY_STEPSIZE, Settings
     from pyturingvi.support.files import check_writable
     from pyturingvi.support.interrupts import DeferredInterrupt
 
     settings = Settings.of(
         family=family or "structured",
         stepsize=stepsize,
-        n_iterations=20_000 if stepsize is not None and iterations is None else iterations,
+        n_iterations=BY_STEPSIZE if stepsize is not None and iterations is None else iterations,
         n_samples=samples,
         elbo_every=elbo_every,
         elbo_samples=elbo_samples,

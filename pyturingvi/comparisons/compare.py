@@ -20,6 +20,7 @@ from pyturingvi.optimize.rules import Adam, Rule
 from pyturingvi.problems import load_problem
 from pyturingvi.settings import Settings
 from pyturingvi.support.arguments import whole_number
+from pyturingvi.support.array_namespace import Dtype
 
 if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
@@ -39,7 +40,7 @@ def compare(
     stepsize: float | None = None,
     n_samples: int = 8,
     optimizers: Sequence[str | Rule] = ("adam", "proximal-sgd"),
-    dtype: str = "float64",
+    dtype: Dtype = "float64",
     seed: int = 0,
     n_threads: int = 1,
     reference: str | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.families.base import BoundFamily, Family
@@ -21,6 +21,7 @@ __all__ = [
     "BoundFamily",
     "BoundLocationScale",
     "Family",
+    "FamilyName",
     "FullRank",
     "LocationScale",
     "Markov",
@@ -31,6 +32,7 @@ __all__ = [
     "get_location_scale",
 ]
 
+FamilyName = Literal["mean-field", "structured", "markov", "full-rank"]
 FAMILIES = Family.registry
 for _class in (MeanField, Structured, Markov, FullRank):
     FAMILIES.add(_class)

@@ -27,22 +27,24 @@ def in_64_bits() -> AbstractContextManager[Any]:
 class Batched:
     """A function of a point (d,), as one of points (M, d): NumPy arrays in, NumPy arrays with a leading M out.
 
-    It compiles for few sizes of batch, four to each doubling up to 256; others are filled up with copies of the last
-    point, and longer ones cut.
+    It compiles for few sizes of batch, up to 256; others are filled up with copies of the last point, and longer ones
+    cut.
 
     Parameters
     ----------
     function : callable
         From a (d,) array to an array or a dictionary or tuple of arrays.
+    size_of : callable, optional
+        The size that a number of points is filled up to: by default `batch_size`, for what is called often.
     """
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[[Any], Any], size_of: Callable[[int], int] | None = None) -> None:
+        self._function, self._size_of = function, size_of or batch_size
         self._call: Any = None
 
     def __call__(self, points: np.ndarray) -> Any:
         with in_64_bits():
-            return _in_pieces(self._compiled(points.shape[1]), points, batch_size)
+            return _in_pieces(self._compiled(points.shape[1]), points, self._size_of)
 
     def _compiled(self, dim: int) -> Any:
         if self._call is None:
@@ -134,3 +136,8 @@ def batch_size(n: int) -> int:
     """The size that a batch of n points is filled up to: 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, ..."""
     step = 1 << max(0, (n - 1).bit_length() - 3)
     return max(_FEWEST, -(-n // step) * step)
+
+
+def coarse_size(n: int) -> int:
+    """The next power of two from 16 on: for what is called with many sizes, each of which would compile."""
+    return max(_FEWEST, 1 << (n - 1).bit_length())

@@ -13,6 +13,8 @@ from pyturingvi.models.axes import Axes, read_axes
 from pyturingvi.models.base import Model
 from pyturingvi.models.labels import Labels, relabel
 from pyturingvi.models.natural_space import NaturalSpace
+from pyturingvi.models.observed import Observation
+from pyturingvi.models.user_data import Likelihood, Predictive, UserData
 from pyturingvi.models.user_function import Function, UserFunction, probed_points
 from pyturingvi.models.user_terms import Terms, UserTerms
 from pyturingvi.support.array_namespace import Array
@@ -44,8 +46,8 @@ class LogDensity(Model):
         fill the globals, then those of a local block. A local one is given for one block, and its values have an axis
         of the N blocks in front, (M, N, ...). Draws, summaries and ArviZ trees are in these variables.
     dims : dict of str to list of str, optional
-        Names of the axes behind M of a variable, such as `{"effect": ["school"]}`. Without `constrain` the variables
-        are z (d_z,) and y (N, d_y).
+        Names of the axes behind M of a variable, such as `{"effect": ["school"]}`, or of an observed one. Without
+        `constrain` the variables are z (d_z,) and y (N, d_y).
     coords : dict of str to list, optional
         Labels along an axis: strings, numbers or dates. Default 0, 1, ...
 
@@ -54,13 +56,22 @@ class LogDensity(Model):
         `Fit.refine` then integrate them out one by one. Takes what fn takes and weights (M, N); returns the global term
         (M,), the local terms (M, N), and the gradient, as fn returns it, of the global term plus the sum of the local
         ones times their weights. Local term n has all that depends on local n: its prior given the globals, its data.
+    observed : array or dict of str to array, optional
+        The data, by name; one array alone is called "y".
+    log_likelihood : callable, optional
+        Takes what fn takes, and returns the log likelihood of each observed value, (M, ...): for `az.loo`. A dictionary
+        where there are several observed arrays.
+    predictive : callable, optional
+        Takes what fn takes and a `numpy.random.Generator`, and returns the data drawn anew, likewise: for
+        `Fit.predict` and predictive checks.
 
     Raises
     ------
     InputError
         If fn is not callable, does not return numbers of the right shapes, or its gradient is wrong: it is called on
         construction, with some ten points near 0, and compared with differences along random directions. If names,
-        constrain, dims or coords do not fit the layout, or terms does not add up to fn.
+        constrain, dims or coords do not fit the layout, terms does not add up to fn, or log_likelihood or predictive
+        do not return what fits observed.
 
     Examples
     --------
@@ -88,6 +99,9 @@ class LogDensity(Model):
         dims: Mapping[str, Sequence[str]] | None = None,
         coords: Mapping[str, Sequence[Any]] | None = None,
         terms: Terms | None = None,
+        observed: Any = None,
+        log_likelihood: Likelihood | None = None,
+        predictive: Predictive | None = None,
     ) -> None:
         if not isinstance(layout, Layout):
             raise InputError(f"LogDensity: layout must be a Layout(n_global, n_local, local_dim), got {layout!r}.")
@@ -102,6 +116,7 @@ class LogDensity(Model):
                 raise InputError("LogDensity: give names or constrain, which names the variables itself, not both.")
             self._space = NaturalSpace(layout, constrain, "LogDensity")
         self._set_names(names)
+        self._data = self._read_data(observed, log_likelihood, predictive)
         self._axes = self._read_axes(dims, coords)
         self._has_own_axes = bool(constrain or dims or coords)
         self._fn: UserFunction | None = UserFunction(fn, self._space)
@@ -110,6 +125,19 @@ class LogDensity(Model):
         if terms is not None:
             self._terms = UserTerms(terms, layout, self._space)
             self._terms.check(self._probed, *probed_points(self.dim))
+        if self._data is not None:
+            self._data.check(self.dim)
+
+    def _read_data(
+        self, observed: Any, log_likelihood: Likelihood | None, predictive: Predictive | None
+    ) -> UserData | None:
+        if observed is not None:
+            return UserData(observed, log_likelihood, predictive, list(self._natural_shapes), self._space)
+        if log_likelihood is not None or predictive is not None:
+            raise InputError(
+                "LogDensity: log_likelihood and predictive speak of data: pass observed=, an array or a dictionary."
+            )
+        return None
 
     def _set_names(self, names: Sequence[str] | None) -> None:
         layout = self.layout
@@ -129,6 +157,38 @@ class LogDensity(Model):
     def has_term_gradients(self) -> bool:
         return self._terms is not None
 
+    # ---- data ---------------------------------------------------------------------------------------------
+    @property
+    def tells_data(self) -> bool:
+        self.no_data = "observed= was not given" if self._fn else "its file does not hold them: build it again"
+        return self._data is not None
+
+    @property
+    def tells_likelihood(self) -> bool:
+        self.no_likelihood = "log_likelihood= was not given"
+        return self._data is not None and self._data.tells_likelihood
+
+    @property
+    def tells_replicates(self) -> bool:
+        self.no_replicates = "predictive= was not given"
+        return self._data is not None and self._data.tells_replicates
+
+    def _observations(self) -> dict[str, Observation]:
+        assert self._data is not None
+        found = {}
+        for name, values in self._data.values.items():
+            axes = self._axes.dims[name]
+            found[name] = Observation(values, axes, {axis: (axis, self._axes.labels[axis].typed) for axis in axes})
+        return found
+
+    def _log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
+        assert self._data is not None
+        return self._data.log_likelihood(points)
+
+    def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        assert self._data is not None
+        return self._data.replicate(points, rng)
+
     # ---- names --------------------------------------------------------------------------------------------
     @property
     def description(self) -> str:
@@ -139,7 +199,9 @@ class LogDensity(Model):
         defaults: dict[str, list[str]] = {"z": ["global"], "y": ["block", "local"]}
         if self._space is not None:
             defaults = self._space.default_dims(dims)
-        axes = read_axes(self._natural_shapes, defaults, dims, coords, "LogDensity")
+        data = {} if self._data is None else {name: value.shape for name, value in self._data.values.items()}
+        defaults |= {name: [f"{name}_dim_{k}" for k in range(len(shape))] for name, shape in data.items()}
+        axes = read_axes(self._natural_shapes | data, defaults, dims, coords, "LogDensity")
         if self.names is None:
             return axes
         labels = dict(axes.labels)
@@ -168,7 +230,7 @@ class LogDensity(Model):
 
     @property
     def dims(self) -> dict[str, list[str]]:
-        return {name: list(axes) for name, axes in self._axes.dims.items()}
+        return {name: list(self._axes.dims[name]) for name in self._natural_shapes}
 
     @property
     def coords(self) -> dict[str, list[Any]]:
@@ -198,7 +260,9 @@ class LogDensity(Model):
             state["constrain"] = self._space.to_state()
         if self._has_own_axes:
             state["dims"] = self.dims
-            state["labels"] = {axis: [found.plain, found.dtype] for axis, found in self._axes.labels.items()}
+            known = {axis for axes in self.dims.values() for axis in axes}  # not those of data alone
+            labels = {axis: found for axis, found in self._axes.labels.items() if axis in known}
+            state["labels"] = {axis: [found.plain, found.dtype] for axis, found in labels.items()}
         return state
 
     @classmethod
@@ -206,7 +270,7 @@ class LogDensity(Model):
         """A model that knows its variables but has no function: `constrain` works, `log_density` does not."""
         model = cls.__new__(cls)
         model.layout = Layout(*(int(count) for count in state["layout"]))
-        model._fn = model._terms = None
+        model._fn = model._terms = model._data = None
         model._probed = []
         model._space = None
         if "constrain" in state:

@@ -10,11 +10,9 @@ import numpy as np
 
 from pyturingvi.models.foreign import ForeignModel, Natural, axis_names
 from pyturingvi.models.interactions import Variable, split
-from pyturingvi.models.jax_batches import Batched, exported
+from pyturingvi.models.jax_batches import Batched, batch_size, coarse_size, exported
 from pyturingvi.models.parts import refuse_outside, take_natural
 from pyturingvi.support.extras import require
-
-_EXPORTED = {"all": "exported_all", "globals": "exported_globals"}
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,7 @@ class Traced(ForeignModel):
     """
 
     extra: ClassVar[str]  # that brings the library
+    exports: ClassVar[dict[str, str]] = {"all": "exported_all", "globals": "exported_globals"}  # into files
     _sites: Sites | None
 
     def _start(self, sites: Sites) -> None:
@@ -96,7 +95,8 @@ class Traced(ForeignModel):
             sites = self._sites
             if sites is None:
                 return self._from_file(kind)
-            self._compiled[kind] = Batched(self._functions(sites)[kind])
+            size_of = batch_size if kind == "density" else coarse_size
+            self._compiled[kind] = Batched(self._functions(sites)[kind], size_of)
         return self._compiled[kind]
 
     def _functions(self, sites: Sites) -> dict[str, Callable[[Any], Any]]:
@@ -169,7 +169,7 @@ class Traced(ForeignModel):
     def get_state(self) -> dict[str, Any]:
         """Names, shapes and labels, and the compiled transforms to the model's own space; not the model itself."""
         state = super().get_state()
-        for kind, key in _EXPORTED.items():
+        for kind, key in self.exports.items():
             content = self._export(kind)
             if content is not None:
                 state[key] = content
@@ -190,6 +190,6 @@ class Traced(ForeignModel):
         model = cls.__new__(cls)
         model._sites = None
         model._restore(state)
-        model._exports = {kind: np.asarray(state[key]) for kind, key in _EXPORTED.items() if key in state}
+        model._exports = {kind: np.asarray(state[key]) for kind, key in cls.exports.items() if key in state}
         model._compiled = {}
         return model

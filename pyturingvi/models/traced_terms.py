@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from pyturingvi.support.extras import require
 
 class TracedTerms(Traced):
     """A traced model that splits where its locals are independent given the globals."""
+
+    unsplit: ClassVar[str] = "the log densities of its sites do not split into terms of one local block each"
 
     def _functions(self, sites: Sites) -> dict[str, Callable[[Any], Any]]:
         return {
@@ -42,7 +44,7 @@ class TracedTerms(Traced):
         if not self.layout.n_local or self.default_family == "markov":
             self.no_log_terms = "it has no locals that are independent given the globals"
             return None
-        self.no_log_terms = "the log densities of its sites do not split into terms of one local block each"
+        self.no_log_terms = self.unsplit
         try:
             found = blocks_of_terms(lambda points: self._function("terms")(self._in_their_order(points)), self.layout)
             probe = np.random.default_rng(1).normal(0.0, 0.3, (2, self.dim))

@@ -62,6 +62,9 @@ class UserFunction:
             except Exception as error:
                 if centre != 0:  # no business of the user's
                     break
+                refused = None if isinstance(error, InputError) else self._in_words(error, near_0)
+                if refused is not None:
+                    raise refused from error
                 error.add_note(
                     f"LogDensity called fn with {near_0.shape} points near 0 to check it. Where it is not defined it "
                     "must return NaN or -inf."
@@ -72,6 +75,37 @@ class UserFunction:
                 check_gradient(self._try, np.full(dim, centre), n_global, label, "LogDensity: fn")
                 break
         return found
+
+    def _in_words(self, error: Exception, points: np.ndarray) -> InputError | None:
+        """An error of NumPy's, or of a name that is not there, in words of what fn was given; None for others."""
+        first = f"{type(error).__name__}: {error}"
+        if self._space is not None:
+            shapes = {name: value.shape for name, value in self._space.evaluate(points).values.items()}
+            listed = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items())
+            if isinstance(error, KeyError) and error.args[0] not in shapes:
+                return InputError(
+                    f"LogDensity: fn looks up {error.args[0]!r}, which constrain does not name: {listed}."
+                )
+            if isinstance(error, ValueError | IndexError | TypeError):
+                return InputError(
+                    f"LogDensity: fn failed ({first}) with the values of {len(points)} points, of shapes {listed}: the "
+                    "layout and constrain must be those that fn is written for, whose first axis is the points'."
+                )
+            return None
+        as_mapping = isinstance(error, AttributeError) and "ndarray" in str(error)
+        if as_mapping or (isinstance(error, IndexError) and "only integers" in str(error)):
+            return InputError(
+                f"LogDensity: fn takes named values ({first}), but is given an array of points {points.shape}: pass "
+                "constrain=, a dictionary of the variables' names and transforms, such as "
+                "{'tau': tv.transforms.Positive()}."
+            )
+        if isinstance(error, ValueError | IndexError | TypeError):
+            return InputError(
+                f"LogDensity: fn failed ({first}) with an array of points {points.shape}, whose d = {points.shape[1]} "
+                "columns are the layout's n_global + n_local * local_dim: the layout must be that which fn is written "
+                "for, and fn must take a batch of points."
+            )
+        return None
 
     def _first(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first call of all; a function that takes a single point is called in a loop from now on."""

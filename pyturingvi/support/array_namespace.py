@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from pyturingvi.errors import EngineError, InputError
 
 Array = Any  # a numpy.ndarray or a cupy.ndarray
 
-DTYPES = ("float64", "float32")
+Dtype = Literal["float64", "float32"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 def namespace_of(array: Array) -> ModuleType:
