@@ -14,10 +14,16 @@ from targets import GaussianTarget, dense_location_scale, fit_at, quick_fit, ran
 
 import pyturingvi as tv
 from pyturingvi.diagnosis.integrated import log_marginal
-from pyturingvi.diagnosis.moves import find_moves
+from pyturingvi.diagnosis.moves import OWN_DRAWS, Moves, find_moves
 from pyturingvi.diagnosis.problems import convergence_problems
 from pyturingvi.diagnosis.trend import last_third
-from pyturingvi.diagnosis.weights import fit_generalized_pareto, importance_weights, pareto_quantiles
+from pyturingvi.diagnosis.verdict import Findings, GlobalMoves, judge
+from pyturingvi.diagnosis.weights import (
+    ImportanceWeights,
+    fit_generalized_pareto,
+    importance_weights,
+    pareto_quantiles,
+)
 from pyturingvi.errors import InputError
 from pyturingvi.families import get_family
 from pyturingvi.families.conditional import GlobalsAndLocals
@@ -231,6 +237,16 @@ def test_no_false_alarm_where_the_family_holds_the_target(seed: int) -> None:
     off = exact.scale.toarray() @ rng.normal(0, 0.01, size=target.layout.dim)
     near = bound.flat_from_location_scale(exact.location + off, exact.scale * 1.01)
     assert fit_at(target.model, family, near).diagnose(n=400, seed=seed).verdict == "good"
+
+
+@pytest.mark.parametrize(("ess", "verdict"), [(999.0, "good"), (600.0, "usable with care")])
+def test_a_heavy_tail_of_weights_that_are_all_alike_does_not_count(ess: float, verdict: str) -> None:
+    """As of a logistic regression of 3,000 rows: k-hat 0.70 and an effective sample size of 999 of 1,000."""
+    weights = ImportanceWeights(np.full(1000, 1e-3), k_hat=0.75, ess=ess, spread=0.03)
+    moves = Moves(weights, weights, np.zeros(2), np.eye(2), np.zeros(2), OWN_DRAWS, 1)
+    unmoved = GlobalMoves(["a", "b"], np.zeros(2), np.zeros(2), np.ones(2), OWN_DRAWS)
+    found = Findings("converged", "", False, False, 2, -1.0, 0.01, 0.03, weights, moves=moves, globals=unmoved)
+    assert judge(found)[0] == verdict
 
 
 @pytest.mark.parametrize("seed", range(3))

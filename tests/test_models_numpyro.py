@@ -228,6 +228,23 @@ def test_a_chain_has_no_log_terms() -> None:
         built("chain").log_terms(np.zeros((1, 32)))
 
 
+def test_a_site_with_an_improper_prior_is_fitted_as_it_is() -> None:
+    """Its density is that of the factor which ties neighbours, so that the site is a chain."""
+
+    def walk(y: np.ndarray) -> None:
+        with numpyro.plate("year", len(y)):
+            level = numpyro.sample("level", dist.ImproperUniform(dist.constraints.real, (), ()))
+        numpyro.factor("walk", dist.Normal(level[:-1], 0.5).log_prob(level[1:]).sum())
+        numpyro.sample("y", dist.Normal(level, 1.0).to_event(1), obs=y)
+
+    y = np.random.default_rng(0).normal(size=6)
+    model = tv.models.NumPyro(walk, (y,))
+    assert model.structure == "globals: none; a chain of 6 local blocks of 1: level by year; the markov family"
+    level = np.random.default_rng(1).normal(size=6)
+    wanted = stats.norm.logpdf(level[1:], level[:-1], 0.5).sum() + stats.norm.logpdf(y, level).sum()
+    np.testing.assert_allclose(model.log_density(level[None]), wanted, rtol=1e-12)
+
+
 def test_terms_are_told_by_the_digits_of_their_block() -> None:
     layout = Layout(2, 5, 2)
 

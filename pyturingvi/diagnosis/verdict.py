@@ -19,6 +19,7 @@ SMALL_MOVE, LARGE_MOVE = 0.3, 2.0  # of a mean, in the fit's standard deviations
 SMALL_RATIO, LARGE_RATIO = 1.5, 2.0  # between standard deviations
 LARGE_GAIN = 5.0  # nats in a third of a run
 EQUAL_ELBOS, LESSER_MODE = 2.0, 10.0  # nats between modes as good, beside six errors; and that may still matter
+EVEN = 0.95  # of the draws, as effective sample size: weights so much alike have no tail that could count
 LARGE_SPREAD = 1.5  # nats between the log weights of draws: more than that, and the density has another shape
 
 
@@ -167,7 +168,8 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
         return
     first, where = moves.first, " with the locals integrated out" if found.integrated else ""
     n = len(first.weights)
-    poor = first.k_hat > LARGEST_K or first.ess < n / 4 or first.spread > LARGE_SPREAD
+    heavy = first.k_hat > LARGEST_K and first.ess < EVEN * n
+    poor = heavy or first.ess < n / 4 or first.spread > LARGE_SPREAD
     yield (
         int(poor),
         (

@@ -50,6 +50,9 @@ class NumPyroSites:
         """Run the model once, and read its trace; an InputError for what cannot be fitted."""
         handlers, util = numpyro_module("numpyro.handlers"), numpyro_module("numpyro.infer.util")
         seeded = handlers.seed(model, rng_seed=0)
+        # as NumPyro's own samplers start: a site whose prior is improper cannot be drawn from it
+        uniform = numpyro_module("numpyro.infer").init_to_uniform
+        started = handlers.substitute(seeded, substitute_fn=lambda s: uniform(s) if s["value"] is None else None)
         # copies: JAX may remember an array's 64 bits where the user's own code runs in 32
         copied = numpyro_module("jax").tree_util.tree_map(
             lambda leaf: np.array(leaf) if type(leaf) is np.ndarray else leaf, (args, dict(kwargs))
@@ -58,7 +61,7 @@ class NumPyroSites:
         trace: dict[str, Any] = {}
 
         def unconstrained_values() -> Any:
-            trace.update(handlers.trace(seeded).get_trace(*args, **kwargs))
+            trace.update(handlers.trace(started).get_trace(*args, **kwargs))
             values = {name: site["value"] for name, site in trace.items() if is_latent(site)}
             refuse_what_has_no_gradient(trace)
             return util.unconstrain_fn(seeded, args, kwargs, values)
