@@ -1,0 +1,86 @@
+"""Pages and pictures of the site that have their place elsewhere in the repository, and the links between them.
+
+mkdocs reads `docs/pages/`. `architecture.md`, `results.md` and the files at the root are read on GitHub too, so that
+their links are those of the repository; here they are turned into the site's.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from pathlib import Path, PurePosixPath
+from posixpath import normpath
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# a file of the repository -> its place in the site
+PAGES = {
+    "docs/architecture.md": "architecture.md",
+    "docs/results.md": "results.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+OTHERS = {"README.md": "index.md"}  # what a link to it leads to
+PICTURES = ("docs/images", "experiments/results")
+GALLERY = ROOT / "docs" / "gallery" / "gallery.csv"
+GALLERY_MARK = "<!-- the table of docs/gallery/gallery.csv -->"
+LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
+
+
+def places() -> dict[str, str]:
+    """Every file from outside `docs/pages/`, pages and pictures, and its place in the site."""
+    pictures = [path for folder in PICTURES for path in sorted((ROOT / folder).glob("*.png"))]
+    return {**PAGES, **{str(path.relative_to(ROOT)): f"images/{path.name}" for path in pictures}}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """mkdocs: add them."""
+    for source, place in places().items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def site_links(text: str, source: str) -> str:
+    """The text of the repository's file `source` with its links as the site has them."""
+    known = {**places(), **OTHERS}
+
+    def turned(match: re.Match[str]) -> str:
+        target = normpath(str(PurePosixPath(source).parent / match[1]))
+        if target.startswith("docs/pages/"):
+            return f"]({target.removeprefix('docs/pages/')}{match[2] or ''})"
+        if target not in known:
+            raise ValueError(f"{source} links to {target}, which has no place in the site (docs/site_files.py)")
+        return f"]({known[target]}{match[2] or ''})"
+
+    return LINK.sub(turned, text)
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """mkdocs: turn the links of a page that is read in the repository too, and put the gallery's table in its place."""
+    sources = {place: source for source, place in PAGES.items()}
+    source = sources.get(page.file.src_uri)
+    if source is not None:
+        markdown = site_links(markdown, source)
+    return markdown.replace(GALLERY_MARK, gallery_table()) if GALLERY_MARK in markdown else markdown
+
+
+# ---- the gallery ------------------------------------------------------------------------------------------------
+def gallery_table(path: Path = GALLERY) -> str:
+    """The table of the gallery as Markdown, and under it the reasons of what is refused or not good."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = ["| model | after | d | found | fit | verdict | ELBO | s |", "|---|---|--:|---|---|---|--:|--:|"]
+    for row in rows:
+        found = f"`{row['structure']}`" if row["structure"] else "-"
+        fit = f"{row['family']}, {row['status']}" if row["family"] else row["status"]
+        size = f"{float(row['d']):.0f}" if row["d"] else ""
+        cells = [f"{row['name']} ({row['data']})", f"{row['gallery']}: {row['source']}", size, found, fit]
+        lines.append(f"| {' | '.join([*cells, row['verdict'] or '-', row['elbo'], row['seconds']])} |")
+    reasons = [f"- **{row['name']}**: {row['reason']}" for row in rows if row["reason"]]
+    counts = Counter(row["verdict"] or row["status"] for row in rows)
+    total = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    return "\n".join([f"{len(rows)} models: {total}.", "", *lines, "", "## Why not", "", *reasons])
