@@ -229,6 +229,8 @@ def test_what_was_not_given_is_said() -> None:
     for call, words in ((fit.predict, "predictive= was not given"), (fit.model.draw_prior, "_draw_prior")):
         with pytest.raises(InputError, match=words):
             call(*(() if call == fit.predict else (1, np.random.default_rng(0))))
+    with pytest.raises(InputError, match="there is no prediction, since fn does not tell what it says of other data"):
+        fit.predict(3)
     with pytest.raises(InputError, match="log_likelihood= was not given"):
         fit.model.log_likelihood(np.zeros((1, 1)))
 

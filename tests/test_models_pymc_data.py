@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 from targets import quick_fit
 
 import pyturingvi as tv
@@ -159,6 +159,29 @@ def test_what_cannot_be_drawn_is_left_out_or_refused() -> None:
         fit.predict()
     with pytest.raises(InputError, match=r"no pm\.Data"):
         fit.predict({"x": X})
+
+
+def test_refining_a_pymc_model_gives_its_evidence() -> None:
+    """Eight schools with theta integrated out by hand: y ~ N(mu, tau^2 + sigma^2); mu and log tau by a fine grid."""
+    y, sigma = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+    with pm.Model(coords={"school": list("ABCDEFGH")}) as schools:
+        m, tau = pm.Normal("mu", 0, 5), pm.LogNormal("tau", 1, 0.5)
+        theta = pm.Normal("theta", m, tau, dims="school")
+        pm.Normal("y", theta, sigma, observed=y, dims="school")
+    mu, v = np.meshgrid(np.linspace(-25, 25, 401), np.linspace(-2, 4, 301))
+    logs = stats.norm.logpdf(mu, 0, 5) + stats.norm.logpdf(v, 1, 0.5)
+    for one, width in zip(y, sigma, strict=True):
+        logs += stats.norm.logpdf(one, mu, np.hypot(np.exp(v), width))
+    refined = tv.fit(tv.models.PyMC(schools), progress=False, refine=True)
+    assert refined.refined is not None
+    assert refined.refined.weighted
+    evidence = special.logsumexp(logs) + np.log(50 / 400 * 6 / 300)
+    assert abs(refined.refined.log_evidence - evidence) < 5 * refined.refined.log_evidence_error + 1e-3
+    weights = np.exp(logs - special.logsumexp(logs))
+    for name, grid in (("mu", mu), ("tau", np.exp(v))):
+        mean = (weights * grid).sum()
+        sd = np.sqrt((weights * (grid - mean) ** 2).sum())
+        assert abs(refined.summary().loc[name, "mean"] - mean) < 5 * sd / np.sqrt(refined.refined.ess)
 
 
 def test_missing_values_are_variables_and_the_others_are_data() -> None:

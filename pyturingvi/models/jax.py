@@ -165,6 +165,8 @@ class Jax(TracedModel):
     def description(self) -> str:
         return "tv.models.Jax, a JAX function"
 
+    no_predict: str = "a JAX function does not tell what it says of other data: use the draws of `fit.sample`"
+
     # ---- natural space: the leaves as they stand in the point -------------------------------------------------
     def _natural_values(self, points: np.ndarray, *, global_only: bool) -> dict[str, np.ndarray]:
         return ForeignModel._natural_values(self, points, global_only=global_only)

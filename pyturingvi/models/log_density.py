@@ -88,6 +88,7 @@ class LogDensity(Model):
     name: ClassVar[str] = "log_density"
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     no_log_terms: str = "fn alone does not define how it splits; pass `terms=` to LogDensity"
+    no_predict: str = "fn does not tell what it says of other data: use the draws of `fit.sample`"
 
     def __init__(
         self,
