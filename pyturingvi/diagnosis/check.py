@@ -132,7 +132,13 @@ def check_globals(model: Model, bound: BoundFamily, flat: np.ndarray, seed: int,
                 break
         rest = n_rows - 2 * len(noise) * integrals.cost
         n_lines = int(np.clip(rest // (len(_ALONG) * integrals.cost), _FEWEST_LINES, _MOST_LINES))
-        return None if found is None else _along_lines(found, integrals, root, n_lines)
+        return None if found is None else _finite(_along_lines(found, integrals, root, n_lines))
+
+
+def _finite(found: GlobalsCheck) -> GlobalsCheck | None:
+    """Nothing where a run has gone astray so far that figures overflow."""
+    figures = (found.shift, found.shift_error, found.ratio, found.ratio_low, found.ratio_high)
+    return found if all(np.isfinite(one).all() for one in figures) and (found.ratio_low > 0).all() else None
 
 
 def _along_lines(found: GlobalsCheck, integrals: SlopeIntegrals, root: np.ndarray, n_lines: int) -> GlobalsCheck:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from pyturingvi.diagnosis.check import GlobalsCheck, check_globals
 from pyturingvi.diagnosis.draws import log_ratios
 from pyturingvi.diagnosis.integrated import log_marginal
 from pyturingvi.diagnosis.moves import OWN_DRAWS, SLOPE, Moves, draws_for_curvature, find_moves
@@ -24,6 +25,7 @@ from pyturingvi.optimize.memory import check_draws_memory
 from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.support.arguments import LARGEST_SEED, listed, whole_number
+from pyturingvi.support.registry import defines
 
 if TYPE_CHECKING:
     from pyturingvi.refine.refinement import Refinement
@@ -82,6 +84,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "moves": moves,
         "advice": model.advice(),
         "starts": fit.starts,
+        "check": _check(fit, bound, n, seed),
     }
     if moves is not None and root is not None and len(labels):
         with np.errstate(all="ignore"):
@@ -90,6 +93,16 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
     if others:
         found |= _restarts(fit, others, n, mean, sd, labels)
     return Diagnosis(f"{model.label}, {fit.family.name}", Findings(**found), mean, sd, labels)
+
+
+def _check(fit: Fit, bound: BoundFamily, n: int, seed: int) -> GlobalsCheck | None:
+    """What the slopes say of the globals; None where weights have told, or nothing can be told in this way."""
+    if fit.refined is not None or fit.status == "diverged" or not defines(bound, "natural_coordinates"):
+        return None
+    try:
+        return check_globals(fit.model, bound, fit.params, seed, n)
+    except Exception:  # a log density of the user's own, at points that the run itself did not visit
+        return None
 
 
 def _finite_mean(values: np.ndarray) -> float:

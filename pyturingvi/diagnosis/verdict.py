@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.diagnosis.moves import SLOPE, Moves
+from pyturingvi.diagnosis.moves import CORRECTED_DRAWS, SLOPE, Moves
 from pyturingvi.diagnosis.starts import Starts
 from pyturingvi.diagnosis.trend import LEAST_GAIN
 from pyturingvi.diagnosis.weights import LARGEST_K, ImportanceWeights
+
+if TYPE_CHECKING:
+    from pyturingvi.diagnosis.check import GlobalsCheck
 
 GOOD, CARE, BAD = "good", "usable with care", "do not trust"
 LEVELS = (GOOD, CARE, BAD)
@@ -97,12 +101,17 @@ class Findings:
     globals: GlobalMoves | None = None
     restarts: list[RestartEnd] = field(default_factory=list)
     starts: Starts | None = None
+    check: GlobalsCheck | None = None
     advice: list[str] = field(default_factory=list)
 
 
 def judge(found: Findings) -> tuple[str, list[str]]:
     """The verdict, and a sentence for each thing that led to it, the gravest first."""
-    marks = [*_of_the_run(found), *_of_the_globals(found), *_of_restarts(found)]
+    of_the_globals = list(_of_the_globals(found))
+    corrected = found.globals is not None and found.globals.by == CORRECTED_DRAWS
+    if not (corrected and any(level for level, _ in of_the_globals)):  # draws that are right have told it better
+        of_the_globals += _of_the_check(found)
+    marks = [*_of_the_run(found), *of_the_globals, *_of_restarts(found)]
     if found.starts is not None:
         marks.append((int(found.starts.disagree), found.starts.words))
     marks += [(1, advice) for advice in found.advice]
@@ -149,6 +158,13 @@ def _of_the_run(found: Findings) -> Iterator[tuple[int, str]]:
         )
     else:
         yield 0, "The ELBO was no longer rising."
+
+
+def _of_the_check(found: Findings) -> Iterator[tuple[int, str]]:
+    """Draws of a fit that is too narrow say little of the tails that it leaves out; slopes along lines do."""
+    check = found.check
+    if check is not None and check.told:
+        yield 2 if check.grave else 1, f"By the slopes, with the locals integrated out, {check.words}."
 
 
 def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
