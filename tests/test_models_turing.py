@@ -130,6 +130,31 @@ def test_every_backend_gives_the_same_gradient(ad: str) -> None:
     np.testing.assert_allclose(model.gradient(points), expected, rtol=1e-12, atol=1e-12)
 
 
+PULLED = """
+@model function pulled(y, first, second)
+    phi ~ Uniform(-1, 1)
+    h ~ MvNormal(zeros(length(y)), I)
+    @addlogprob! -0.5 * sum(abs2, h[second] .- phi .* h[first])
+    y ~ MvNormal(h, I)
+end
+"""
+
+
+@julia
+def test_a_chain_of_locals_goes_to_the_markov_family() -> None:
+    n = np.arange(1, 10)
+    model = tv.models.Turing(PULLED, {"y": np.zeros(10), "first": n, "second": n + 1}, local=["h"], ad="forwarddiff")
+    assert model.default_family == "markov"
+    assert turing_model("line").default_family == "structured"
+
+
+@julia
+def test_locals_that_touch_each_other_are_refused_by_name() -> None:
+    data = {"y": np.zeros(10), "first": [2], "second": [9]}
+    with pytest.raises(InputError, match=r"Turing: local='h' .* those of (h\[2\] and h\[9\]|h\[9\] and h\[2\]) touch"):
+        tv.models.Turing(PULLED, data, local=["h"], ad="forwarddiff")
+
+
 # ---- data -------------------------------------------------------------------------------------------------
 ECHO = """
 @model function echo(flag, count, word, words, M, v, table)

@@ -13,7 +13,7 @@ import pytest
 from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.interactions import Variable
-from pyturingvi.models.structure import Structure, find_structure, heaviest
+from pyturingvi.models.structure import Structure, family_of_blocks, find_structure, heaviest
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 
@@ -133,6 +133,25 @@ def test_two_blocks_that_touch_are_no_chain() -> None:
     assert of(variables, [(1, 2)]).local == ()
     with pytest.raises(InputError, match=r"of the 2 blocks those of pair\[[01]\] and pair\[[01]\] touch"):
         of(variables, [(1, 2)], local=["pair"])
+
+
+def test_blocks_that_are_laid_out_already_are_checked_against_the_gradient() -> None:
+    globals_, h = Variable("globals", (2,)), Variable("h", (12, 3))
+    at = places([globals_, h])
+    inner = [(int(i), int(j)) for row in at["h"] for i, j in itertools.pairwise(row)]
+    apart = hub(at, "globals", "h") + inner
+    chain = apart + [(int(i), int(j)) for i, j in zip(at["h"][:-1, 0], at["h"][1:, 2], strict=True)]
+    far = [*chain, (int(at["h"][2, 1]), int(at["h"][9, 0]))]
+
+    def of_blocks(pairs: list[tuple[int, int]]) -> str:
+        gradient = normal(precision_of([globals_, h], pairs))
+        return family_of_blocks(Layout(2, 12, 3), "h", gradient, "Turing", first=1)
+
+    assert of_blocks(apart) == "structured"
+    assert of_blocks(chain) == "markov"
+    with pytest.raises(InputError, match=r"Turing: local='h' .* (h\[3,:\] and h\[10,:\]|h\[10,:\] and h\[3,:\]) touch"):
+        of_blocks(far)
+    assert family_of_blocks(Layout(3, 1, 5), "h", normal(np.eye(8)), "Turing") == "structured"
 
 
 def test_none_are_local_where_the_user_says_so() -> None:

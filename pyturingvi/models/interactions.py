@@ -33,11 +33,14 @@ class Variable:
         In unconstrained space.
     axes : tuple of str
         A name for each axis, "" where it has none.
+    first : int
+        What its indices count from in messages: 1 for Julia's.
     """
 
     name: str
     shape: tuple[int, ...]
     axes: tuple[str, ...] = ()
+    first: int = 0
 
     @property
     def size(self) -> int:
@@ -47,7 +50,8 @@ class Variable:
         """Its name with the index along some of its axes, e.g. `z[:,3]`."""
         if not self.shape:
             return self.name
-        return f"{self.name}[{','.join(str(index.get(axis, ':')) for axis in range(len(self.shape)))}]"
+        shown = (str(index[axis] + self.first) if axis in index else ":" for axis in range(len(self.shape)))
+        return f"{self.name}[{','.join(shown)}]"
 
 
 def split(flat: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:

@@ -82,6 +82,42 @@ def find_structure(
     return _structure(variables, chosen, chained)
 
 
+def family_of_blocks(
+    layout: Layout, name: str, gradient: Callable[[np.ndarray], np.ndarray], who: str, first: int = 0
+) -> str:
+    """What local blocks that are laid out already ask for: "structured", or "markov" where they are a chain.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the points of the gradient.
+    name : str
+        What the locals are called in messages.
+    gradient : callable
+        Of points (M, d), the gradient (M, d) of the log density.
+    who : str
+        How messages begin.
+    first : int
+        What the blocks are counted from in messages.
+
+    Raises
+    ------
+    InputError
+        If given the globals a block touches others than its neighbours; the message names such a pair.
+    """
+    n, d_z = layout.n_local, layout.n_global
+    if n < 2:
+        return "structured"
+    blocks = Variable(name, (n,) if layout.local_dim == 1 else (n, layout.local_dim), first=first)
+    variables = [Variable("globals", (d_z,)), blocks] if d_z else [blocks]
+    member = Member(len(variables) - 1, blocks, (0,), d_z)
+    found = Interactions(gradient, variables, who)
+    relation = found.relation(member, member)
+    if relation > (CHAINED if n > 2 else APART):
+        raise InputError(f"{who}: local={name!r} contradicts the log density: {_refusal(found, member, [], n)}.")
+    return "markov" if relation == CHAINED else "structured"
+
+
 def check_local(local: Any, names: Sequence[str], who: str) -> list[str]:
     """Names of local variables as a list, or an InputError where they are no names of variables."""
     if isinstance(local, bytes) or not isinstance(local, Iterable):

@@ -13,6 +13,7 @@ from pyturingvi.errors import InputError, JuliaError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.models.parts import take_natural
+from pyturingvi.models.structure import family_of_blocks
 from pyturingvi.models.turing_data import (
     is_text,
     julia_data,
@@ -49,7 +50,8 @@ class Turing(Model):
         are refused unless the source tests for them (`isnan`, `isinf` or `isfinite`).
     local : sequence of str
         Names of the local variables: arrays whose last axis runs over the N local blocks. Block n holds slice n of
-        each. All other variables are global.
+        each. All other variables are global. Given these, no two blocks may touch, or each only its neighbours, in
+        which case the Markov family is the default; the gradient is asked.
     ad : str, optional
         Automatic differentiation: "forwarddiff", "reversediff", "compiled_reversediff" (records one path through
         the model: only without branches on its variables), "mooncake" or "zygote" (whole vectors only: no
@@ -68,10 +70,10 @@ class Turing(Model):
     Raises
     ------
     InputError
-        If the source does not compile, the data do not fit the arguments, the model throws, a variable is discrete,
-        a local variable is unknown or does not line up with the others, the log density is random or keeps a state
-        between two runs, the model changes its data or has other variables from run to run, or the gradient cannot be
-        had or is wrong.
+        If the source does not compile, the data do not fit the arguments, the model throws, a variable is discrete, a
+        local variable is unknown, does not line up with the others or contradicts the gradient, the log density is
+        random or keeps a state between two runs, the model changes its data or has other variables from run to run, or
+        the gradient cannot be had or is wrong.
     EngineError
         If there is no Julia environment with Turing.
 
@@ -124,6 +126,11 @@ class Turing(Model):
         self.ad = self._asked_ad
         self._inner: Any = None
         self._describe()
+        if self.local:
+            words = " and ".join(self.local)
+            self.default_family = family_of_blocks(
+                self.layout, words, lambda points: self._log_density_and_gradient(points)[1], "Turing", first=1
+            )
 
     # ---- Julia --------------------------------------------------------------------------------------------
     @property
@@ -238,6 +245,7 @@ class Turing(Model):
             "variables": list(self._variables),
             "shapes": {variable: list(shape) for variable, shape in self._shapes.items()},
             "reference": self._reference,
+            "family": self.default_family,
             **{f"data:{key}": value for key, value in self.data.items()},
         }
 
@@ -253,6 +261,7 @@ class Turing(Model):
         model._global_labels, model._variables = list(state["labels"]), list(state["variables"])
         model._shapes = {variable: [int(size) for size in shape] for variable, shape in state["shapes"].items()}
         model._reference = np.asarray(state["reference"])
+        model.default_family = state.get("family", "structured")
         model.label = model._title = str(state["title"])
         return model
 
