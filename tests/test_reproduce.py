@@ -147,8 +147,8 @@ CALL = {"engine": "numpy", "n_workers": 1, "progress": False}
 
 def miniature(job, memory=None):
     return [
-        realistic._part("volatility-small", ["mean-field", "structured"], STEPS, 2, **FEW),
-        realistic._part("volatility-small", ["full-rank"], STEPS[:1], 2, **{**FEW, "n_iterations": 20}),
+        realistic._part(job, "volatility-small", ["mean-field", "structured"], STEPS, 2, **FEW),
+        realistic._part(job, "volatility-small", ["full-rank"], STEPS[:1], 2, **{**FEW, "n_iterations": 20}),
     ]
 
 
