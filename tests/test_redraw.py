@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 
+@pytest.mark.slow
 def test_redraw_remakes_every_picture_of_the_results(tmp_path):
     copy = tmp_path / "experiments"
     shutil.copytree(EXPERIMENTS, copy, ignore=shutil.ignore_patterns("cells", "__pycache__"))

@@ -313,5 +313,6 @@ end
     both, its_slopes = fill(NaN, 11), fill(T(NaN), size(points))
     P.log_density_and_gradient!(both, its_slopes, model, points, buffers)
     @test both ≈ values rtol = 8 * eps(T)
-    @test its_slopes == slopes
+    # not bit for bit: with the density beside it a loop may be vectorized otherwise
+    @test its_slopes ≈ slopes rtol = 8 * eps(T)
 end
