@@ -238,11 +238,21 @@ def test_difficulty_is_easiness_with_the_other_sign() -> None:
 
 
 @pytest.mark.slow
+# the funnel of alpha and s_alpha, which all three have, makes some draws diverge; errors are by effective sample size
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")
 def test_the_three_have_one_posterior() -> None:
     """NUTS on 200 rows of the registry: means of the globals within four Monte Carlo errors."""
     X, y = tv.data.load_rwm5yr(200)
     draws = [
-        tv.sample_nuts(RobustPoisson(X, y, parametrization=form), 1000, 500, n_chains=2, progress=False, sampler="mici")
+        tv.sample_nuts(
+            RobustPoisson(X, y, parametrization=form),
+            1000,
+            500,
+            n_chains=2,
+            target_acceptance=0.9,
+            progress=False,
+            sampler="mici",
+        )
         for form in FORMS
     ]
     tables = [one.summary() for one in draws]
