@@ -81,8 +81,8 @@ def sample_nuts(
     if sampler is not None and sampler not in SAMPLERS:
         raise unknown_name("sampler", sampler, SAMPLERS)
     sampler = sampler or ("turing" if ad is not None or "numpy" not in model.engines else "mici")
-    if sampler == "turing" and "julia" not in model.engines:
-        what = f"{model.description} with {model.numpy_only}" if model.numpy_only else model.description
+    if sampler == "turing" and ("julia" not in model.engines or model.unusual):
+        what = f"{model.description} with {model.unusual}" if model.unusual else model.description
         raise EngineError(f'sampler="turing" runs in Julia and cannot call {what}; use sampler="mici".')
     if sampler == "mici" and "numpy" not in model.engines:
         raise EngineError(f'sampler="mici" runs in Python and cannot call {model.description}; use sampler="turing".')

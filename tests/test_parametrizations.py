@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -187,30 +188,80 @@ def test_files_do_not_name_the_centred_one() -> None:
 
 # ---- which engine --------------------------------------------------------------------------------------------
 def with_settings() -> dict[str, tuple[Any, str]]:
+    poisson: Any = BUNDLED["poisson"]
     answers = np.where(BUNDLED["irt"].responses < 0, np.nan, BUNDLED["irt"].responses)  # type: ignore[attr-defined]
-    prior = tv.priors.HalfNormal()
-    volatility = tv.models.StochasticVolatility(BUNDLED["volatility"].returns, priors=prior)  # type: ignore[attr-defined]
+    returns = np.random.default_rng(3).normal(size=(40, 4))
+    returns[5, 1] = np.nan
+    normal, t3, cauchy = tv.priors.HalfNormal(0.5), tv.priors.HalfStudentT(3, 2), tv.priors.HalfCauchy(2)
+    volatility = tv.models.StochasticVolatility
+    mixed = {"s_alpha": t3, "s_eta": cauchy}
+    offset = np.linspace(-1, 1, 30)
     return {
-        "residual": (make(3, 1, "residual"), r"tv\.models\.RobustPoisson with parametrization='residual'"),
-        "poisson": (make(3, 1, "centred", priors=prior), r"tv\.models\.RobustPoisson with priors other than the"),
-        "irt": (ItemResponse(answers, beta="difficulty"), r"tv\.models\.ItemResponse with beta='difficulty'"),
-        "volatility": (volatility, r"tv\.models\.StochasticVolatility with a prior other than the paper's"),
+        "priors": (RobustPoisson(poisson.X, poisson.y, priors=mixed), "priors other than the paper's"),
+        "residual": (RobustPoisson(poisson.X, poisson.y, offset, parametrization="residual"), "parametrization='resid"),
+        "noncentred": (
+            RobustPoisson(poisson.X, poisson.y, offset, parametrization="noncentred", priors=normal),
+            "parametrization='noncentred' and priors other than the paper's",
+        ),
+        "irt": (ItemResponse(answers, beta="difficulty", priors={"s_gamma": normal}), "beta='difficulty' and priors"),
+        "volatility": (volatility(returns, priors=normal), "a prior other than the paper's"),
+        "shocks": (volatility(returns, tau_of="shocks"), "tau_of='shocks'"),
+        "columns": (volatility(returns, partials="columns", bound=1.0), "partials='columns' and bound=1.0"),
     }
 
 
-@pytest.mark.parametrize("name", ["residual", "poisson", "irt", "volatility"])
-def test_what_julia_does_not_have_runs_on_numpy_or_is_refused_by_name(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, words = with_settings()[name]
+SETTINGS = with_settings()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_turing_and_the_record_are_of_the_usual_settings(name: str) -> None:
+    model, words = SETTINGS[name]
+    where = re.escape(f"{model.description} with {words}")
+    with pytest.raises(EngineError, match=rf'sampler="turing" runs in Julia and cannot call {where}'):
+        tv.sample_nuts(model, sampler="turing")
+    with pytest.raises(InputError, match=r"reference='recorded'.*was not recorded"):
+        tv.compare(model, reference="recorded")
+
+
+class Fixed(tv.priors.HalfNormal):
+    """A prior of one's own, which Julia does not have."""
+
+
+def test_a_prior_of_ones_own_runs_on_numpy_or_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(3, 1, "centred", priors={"s_eta": Fixed(0.5)})
+    words = r"tv\.models\.RobustPoisson with the prior .*Fixed"
     monkeypatch.setattr(selection, "_julia_is_ready", lambda: True)
     assert selection.select_engine(model, Settings()).name == "numpy"
-    with pytest.raises(EngineError, match=rf"engine='julia' cannot run {words}.*; use engine='numpy'"):
+    with pytest.raises(EngineError, match=rf"engine='julia' cannot run {words}; use engine='numpy'"):
         tv.fit(model, engine="julia")
-    with pytest.raises(EngineError, match=rf'sampler="turing" runs in Julia and cannot call {words}'):
-        tv.sample_nuts(model, sampler="turing")
     with pytest.raises(InputError, match=rf"compare: engine 'julia' cannot run {words}"):
         tv.compare(model)
+
+
+@pytest.mark.julia
+@pytest.mark.parametrize("name", SETTINGS)
+def test_julia_gives_the_same_densities_and_slopes(name: str) -> None:
+    from pyturingvi.engines.julia_engine import julia_log_density_and_gradient
+
+    model, _ = SETTINGS[name]
+    points = 0.5 * np.random.default_rng(4).normal(size=(5, model.dim))
+    values, slopes = julia_log_density_and_gradient(model, points)
+    density, gradient = model.log_density_and_gradient(points)
+    np.testing.assert_allclose(values, density, rtol=1e-11)
+    np.testing.assert_allclose(slopes, gradient, rtol=0, atol=1e-11 * np.abs(gradient).max())
+
+
+@pytest.mark.julia
+@pytest.mark.parametrize("name", ["noncentred", "irt", "columns"])
+@pytest.mark.parametrize("rule", ["adam", "natural"])
+def test_both_engines_walk_the_same_path(name: str, rule: str) -> None:
+    model, _ = SETTINGS[name]
+    noise = np.random.default_rng(5).normal(size=(30, 8, model.dim))
+    settings: dict[str, Any] = {"noise": noise, "n_iterations": 30, "n_samples": 8, "progress": False}
+    if rule == "adam":
+        settings["optimizer"] = tv.Adam(1e-2)
+    ends = [tv.fit(model, "structured", engine=engine, **settings).params for engine in ("numpy", "julia")]
+    np.testing.assert_allclose(ends[1], ends[0], rtol=0, atol=1e-8 * np.abs(ends[0]).max())
 
 
 # ---- easiness or difficulty ------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def compare(
     target = _checked_model(model, data_dir, simulated, variant, plan.settings.seed)
     plan.check_engines(target)
     plan = replace(plan, rules=read_rules(optimizers, stepsize, max(target.layout.n_local, 1)))
-    recorded = target.registry.knows(target) and target.name in recorded_kinds()
+    recorded = target.registry.knows(target) and target.name in recorded_kinds() and not target.unusual
     if reference == "recorded" and not recorded:
         raise InputError(f"reference='recorded': {target.description} was not recorded; use reference='julia'.")
     runtime, why = None, "the record was asked for"

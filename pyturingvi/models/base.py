@@ -273,6 +273,11 @@ class Model(Named, Observes, ABC):
         """What of its settings the NumPy engine alone has, in words."""
         return ""
 
+    @property
+    def unusual(self) -> str:
+        """What of its settings is not as usual, in words: its Turing form and recorded runs are of the usual ones."""
+        return ""
+
     def to_julia(self, runtime: Runtime) -> Any:
         """The model in Julia, with its data sent over: what `log_density` and `gradient` of PyTuringVI.jl take."""
         raise EngineError(f"engine='julia' cannot run {self.description}; use engine='numpy'.")

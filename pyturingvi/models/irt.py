@@ -229,9 +229,13 @@ class ItemResponse(OnePassModel):
             parts = answers.starts, answers.students, answers.signs
             kinds = np.int64, np.int32, np.int8
             arrays = [np.ascontiguousarray(part, dtype=kind) for part, kind in zip(parts, kinds, strict=True)]
-            return runtime.call(runtime.module.sparse_irt_model, *map(address_of, arrays), *shape)
-        signs = np.ascontiguousarray(self._table.signs().T)
-        return runtime.call(runtime.module.irt_model, address_of(signs), *shape)
+            model = runtime.call(runtime.module.sparse_irt_model, *map(address_of, arrays), *shape)
+        else:
+            signs = np.ascontiguousarray(self._table.signs().T)
+            model = runtime.call(runtime.module.irt_model, address_of(signs), *shape)
+        if self.beta == "difficulty":
+            model = runtime.call(runtime.module.irt_difficulties, model)
+        return self.priors.to_julia(runtime, model, {"s_beta": (2, 2), "s_gamma": (3, 3)})
 
     def get_state(self) -> dict[str, Any]:
         labels = {**self._students.to_state("students"), "items": list(self._items), **self.priors.to_state()}
@@ -260,6 +264,10 @@ class ItemResponse(OnePassModel):
 
     @property
     def numpy_only(self) -> str:
+        return " and ".join(self.priors.numpy_only)
+
+    @property
+    def unusual(self) -> str:
         priors = "" if self.priors.are_usual else "priors other than the paper's"
         return " and ".join(filter(None, ("" if self.beta == "easiness" else f"beta={self.beta!r}", priors)))
 

@@ -147,7 +147,10 @@ class RobustPoisson(OnePassModel):
 
     def to_julia(self, runtime: Runtime) -> Any:
         places = (address_of(array) for array in (self.X, self.y, self.offset))
-        return runtime.call(runtime.module.rpoisson_model, *places, *self.X.shape)
+        model = runtime.call(runtime.module.rpoisson_model, *places, *self.X.shape)
+        if self._noise is not None:
+            model = runtime.call(runtime.module.rpoisson_noise, model, self._noise.standardized)
+        return self.priors.to_julia(runtime, model, {name: (k, k) for k, name in enumerate(_SCALES, 1)})
 
     def get_state(self) -> dict[str, Any]:
         return {
@@ -179,6 +182,10 @@ class RobustPoisson(OnePassModel):
 
     @property
     def numpy_only(self) -> str:
+        return " and ".join(self.priors.numpy_only)
+
+    @property
+    def unusual(self) -> str:
         priors = "" if self.priors.are_usual else "priors other than the paper's"
         form = "" if self._noise is None else f"parametrization={self.parametrization!r}"
         return " and ".join(filter(None, (form, priors)))

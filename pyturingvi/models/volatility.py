@@ -180,7 +180,12 @@ class StochasticVolatility(OnePassModel):
         return stale_prices(self.returns, self.series)
 
     def to_julia(self, runtime: Runtime) -> Any:
-        return runtime.call(runtime.module.volatility_model, address_of(self.returns), *self.returns.shape)
+        size, bound = len(self.series), math.inf if self.bound is None else self.bound
+        shape, module = self.returns.shape, runtime.module
+        model = runtime.call(module.volatility_model, address_of(self.returns), *shape, self.tau_of == "shocks", bound)
+        if self.partials == "columns":
+            model = runtime.call(module.volatility_by_columns, model)
+        return self.priors.to_julia(runtime, model, {"tau": (2 * size + 1, 3 * size)})
 
     def get_state(self) -> dict[str, Any]:
         labels = {"series": list(self.series), **self._times.to_state("times")}
@@ -203,6 +208,10 @@ class StochasticVolatility(OnePassModel):
 
     @property
     def numpy_only(self) -> str:
+        return " and ".join(self.priors.numpy_only)
+
+    @property
+    def unusual(self) -> str:
         options = [f"{name}={value!r}" for name, value in self._unusual.items()]
         return " and ".join([*options, *([] if self.priors.are_usual else ["a prior other than the paper's"])])
 

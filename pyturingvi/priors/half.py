@@ -54,6 +54,10 @@ class HalfStudentT(ScalePrior):
     def draw(self, rng: np.random.Generator, size: Any) -> np.ndarray:
         return np.asarray(self.scale * np.abs(rng.standard_t(self.nu, size)))
 
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart."""
+        return runtime.call(runtime.module.HalfStudentT, self.nu, self.scale)
+
 
 @dataclass(frozen=True)
 class HalfNormal(ScalePrior):
@@ -89,6 +93,10 @@ class HalfNormal(ScalePrior):
     def draw(self, rng: np.random.Generator, size: Any) -> np.ndarray:
         return np.asarray(self.scale * np.abs(rng.standard_normal(size)))
 
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart."""
+        return runtime.call(runtime.module.HalfNormal, self.scale)
+
 
 @dataclass(frozen=True)
 class HalfCauchy(ScalePrior):
@@ -123,6 +131,10 @@ class HalfCauchy(ScalePrior):
 
     def draw(self, rng: np.random.Generator, size: Any) -> np.ndarray:
         return np.asarray(self.scale * np.abs(rng.standard_cauchy(size)))
+
+    def to_julia(self, runtime: Any) -> Any:
+        """Its Julia counterpart."""
+        return runtime.call(runtime.module.half_cauchy, self.scale)
 
 
 def _check_positive(prior: ScalePrior) -> None:

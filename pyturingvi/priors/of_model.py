@@ -12,6 +12,7 @@ import numpy as np
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.priors.base import ScalePrior, prior_from_config
 from pyturingvi.support.array_namespace import Array, namespace_of
+from pyturingvi.support.registry import class_path, defines
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,24 @@ class ScalePriors:
     def are_usual(self) -> bool:
         """Whether all are the model's usual ones."""
         return self.given == self.usual
+
+    @property
+    def numpy_only(self) -> list[str]:
+        """Those that have no Julia counterpart, in words."""
+        own = (class_path(type(prior)) for prior in self.given.values() if not defines(prior, "to_julia"))
+        return [f"the prior {name}" for name in dict.fromkeys(own)]
+
+    def to_julia(self, runtime: Any, model: Any, places: Mapping[str, tuple[int, int]]) -> Any:
+        """A model in Julia with these priors, from one with the usual ones.
+
+        places: first and last place, counted from 1, of the log scales of each name in the flat vector.
+        """
+        for name, prior in self.given.items():
+            usual = self.usual[name]
+            if prior != usual:
+                both = prior.to_julia(runtime), usual.to_julia(runtime)
+                model = runtime.call(runtime.module.other_prior, model, *places[name], *both)
+        return model
 
     @cached_property
     def _common(self) -> ScalePrior | None:

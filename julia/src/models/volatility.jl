@@ -2,7 +2,8 @@
 Multivariate stochastic volatility (paper, "Multivariate Stochastic Volatility").
 
 `returns` is D x T, NaN where one is missing: it is left out of the likelihood. Globals: `[mu, logit-type phi, log tau, partial
-correlations]`; the local of time t is `y_t` (D).
+correlations]`; the local of time t is `y_t` (D). With `shocks` Q is `L diag(tau)^2 L'` in place of `diag(tau) L L' diag(tau)`; the
+likelihood takes log variances no farther than `bound` from 0.
 """
 struct StochasticVolatility{A<:AbstractMatrix} <: Model
     layout::Layout
@@ -10,20 +11,22 @@ struct StochasticVolatility{A<:AbstractMatrix} <: Model
     half_squares::A  # x^2 / 2, and what weighs y: 1/2; both 0 where the return is missing
     halves::A
     n_observed::Int
+    shocks::Bool
+    bound::Float64
 end
 
-function StochasticVolatility(returns::AbstractMatrix)
+function StochasticVolatility(returns::AbstractMatrix; shocks::Bool=false, bound::Float64=Inf)
     D, T = size(returns)
     T >= 2 || throw(ArgumentError("StochasticVolatility: returns must cover at least 2 times, got $T."))
     given = plain_on_host(float(returns))
     observed = .!isnan.(given)
     half_squares = abs2.(ifelse.(observed, given, zero(eltype(given)))) ./ 2
     halves = convert(typeof(given), observed ./ 2)
-    return StochasticVolatility(Layout(3D + D * (D - 1) ÷ 2, T, D), given, half_squares, halves, sum(observed))
+    return StochasticVolatility(Layout(3D + D * (D - 1) ÷ 2, T, D), given, half_squares, halves, sum(observed), shocks, bound)
 end
 
-volatility_model(returns::Int, n_times::Int, n_series::Int) =
-    StochasticVolatility(copy(memory(Float64, returns, n_series, n_times)))
+volatility_model(returns::Int, n_times::Int, n_series::Int, shocks::Bool=false, bound::Float64=Inf) =
+    StochasticVolatility(copy(memory(Float64, returns, n_series, n_times)); shocks, bound)
 
 function log_density(model::StochasticVolatility, points::AbstractMatrix)
     z, y = split_points(model.layout, points)
@@ -42,13 +45,14 @@ function density_of_point(model::StochasticVolatility, z::AbstractVector, y::Abs
     prior =
         sum(-R(log(π * 10)) .- log1p.(abs2.(mu ./ 10))) + sum(uniform_on_tanh_scale.(v)) +
         sum(R(log(2 / (π * 5))) .- log1p.(abs2.(tau ./ 5)) .+ log_tau) + lkj
-    scale = tau .* L
+    scale = model.shocks ? L .* tau' : tau .* L
     centred = y .- mu
     innovations = hcat(centred[:, 1:1], centred[:, 2:end] .- phi .* centred[:, 1:(end - 1)])
     white = LinearAlgebra.LowerTriangular(scale) \ innovations
     log_det = sum(log_tau) + sum(log.(L[1:(D + 1):(D * D)]))
     path = -sum(abs2, white) / 2 - R(T) * log_det
-    observed = -sum(model.halves .* y) - sum(model.half_squares .* exp.(-y))
+    seen = isfinite(model.bound) ? clamp.(y, R(-model.bound), R(model.bound)) : y
+    observed = -sum(model.halves .* seen) - sum(model.half_squares .* exp.(-seen))
     return prior + path + observed - R((D * T + model.n_observed) / 2 * log(2π))
 end
 
@@ -72,6 +76,8 @@ struct VolatilityBuffers{T}
     remainder::Matrix{Float64}
     whiten::Matrix{Float64}
     factor_slopes::Matrix{Float64}
+    shocks::Bool
+    bound::T
     sums::Matrix{Float64}  # D x 3: of pulled_t, of -pulled_t (y_{t-1} - mu), and pulled_1
     centred::Matrix{T}  # one row more: the time before the block comes first
     innovations::Matrix{T}
@@ -89,6 +95,8 @@ function scratch(model::HostVolatility, ::Type{T}) where {T<:Union{Float32,Float
         zeros(D),
         zeros(n_global),
         (zeros(D, D) for _ in 1:4)...,
+        model.shocks,
+        T(model.bound),
         zeros(D, 3),
         zeros(T, BLOCK_TIMES + 1, D),
         (zeros(T, BLOCK_TIMES, D) for _ in 1:3)...,
@@ -179,7 +187,7 @@ function prepare_globals!(buffers::VolatilityBuffers, points::AbstractMatrix, m:
         whiten[i, j] = total / factor[i, i]
     end
     @inbounds for j in 1:D, i in j:D
-        whiten[i, j] /= tau[j]
+        whiten[i, j] /= buffers.shocks ? tau[i] : tau[j]
     end
     return nothing
 end
@@ -303,6 +311,13 @@ end
 function observed(buffers::VolatilityBuffers{T}, y::AbstractVector{T}) where {T}
     (; half_squares, halves) = buffers
     total = 0.0
+    if isfinite(buffers.bound)
+        for n in eachindex(half_squares, halves)
+            seen = clamp(y[n], -buffers.bound, buffers.bound)
+            total += Float64(halves[n] * seen) + Float64(half_squares[n] * exp(-seen))
+        end
+        return total
+    end
     @inbounds @simd for n in eachindex(half_squares, halves)
         total += Float64(halves[n] * y[n]) + Float64(half_squares[n] * fast_exp(-y[n]))
     end
@@ -311,6 +326,13 @@ end
 
 function observed_slopes!(out::AbstractVector{T}, buffers::VolatilityBuffers{T}, y::AbstractVector{T}) where {T}
     (; half_squares, halves) = buffers
+    if isfinite(buffers.bound)  # beyond it the likelihood is flat
+        for n in eachindex(half_squares, halves)
+            out[n] = abs(y[n]) <= buffers.bound ? half_squares[n] * exp(-y[n]) - halves[n] : zero(T)
+            isfinite(y[n]) || (out[n] = y[n] - y[n])
+        end
+        return nothing
+    end
     @inbounds @simd ivdep for n in eachindex(half_squares, halves)
         out[n] = muladd(half_squares[n], fast_exp(-y[n]), -halves[n])
     end
@@ -345,10 +367,15 @@ function global_slopes!(buffers::VolatilityBuffers, n_times::Int)
         slopes[D + i] = sums[i, 2] * sech_squared(v / 2) / 2 - phi + (v - v)  # not finite where v is not
         in_tau = 0.0
         for j in 1:i
-            factor_slopes[i, j] *= -buffers.tau[i]
+            factor_slopes[i, j] *= -buffers.tau[buffers.shocks ? j : i]
             in_tau += factor_slopes[i, j] * factor[i, j]
         end
-        slopes[2D + i] = in_tau + 1 - n_times - 2 / (1 + 25 * exp(-2 * z[2D + i]))
+        slopes[2D + i] = (buffers.shocks ? 0.0 : in_tau) + 1 - n_times - 2 / (1 + 25 * exp(-2 * z[2D + i]))
+    end
+    if buffers.shocks
+        @inbounds for j in 1:D, i in j:D
+            slopes[2D + j] += factor_slopes[i, j] * factor[i, j]
+        end
     end
     partial = (3D + 1):length(z)
     lkj_cholesky_pullback!(view(slopes, partial), view(z, partial), factor_slopes, factor, remainder)
