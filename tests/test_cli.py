@@ -68,7 +68,11 @@ def test_the_released_variant_is_fitted_by_adam_from_where_its_code_starts(here,
     assert (code, errors) == (2, f"Error: irt-small ({label}): {scale:.6g}\n")
 
 
-def test_what_the_released_variant_does_not_have_is_refused(here, tmp_path):
+def test_what_the_released_variant_does_not_have_is_refused(here, tmp_path, monkeypatch):
+    def refuse():
+        raise tv.errors.EngineError("no Julia environment is set up.")
+
+    monkeypatch.setattr("pyturingvi.bridge.runtime.start_julia", refuse)  # Julia would compare it
     code, _, errors = here("fit", "verbagg", "--variant", "released")
     assert code == 2
     assert "the paper's released code has no verbagg" in errors
