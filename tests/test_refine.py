@@ -241,6 +241,34 @@ def test_a_scale_near_0_is_as_nuts_has_it(groups: tuple[tv.Fit, tv.Fit]) -> None
     np.testing.assert_allclose((refined.location[3:8] - at) / sds, 0, atol=0.25)
 
 
+def test_the_diagnosis_of_a_refined_fit_is_that_of_its_own_draws() -> None:
+    """A funnel: of the Gaussian behind the refined fit, log p - log q differs by a million nats."""
+
+    def terms(points: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        s, x = points[:, :1], points[:, 1:]
+        half_log, pull = 0.5 * np.log(2 * np.pi), x * np.exp(-s)
+        slopes = np.concatenate(
+            [-s / 9 + (weights * (0.5 * pull * x - 0.5)).sum(axis=1, keepdims=True), -weights * pull], 1
+        )
+        return (-(s**2) / 18 - np.log(3) - half_log)[:, 0], -0.5 * pull * x - 0.5 * s - half_log, slopes
+
+    def density(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at_top, each, slopes = terms(points, np.ones((len(points), 100)))
+        return at_top + each.sum(axis=1), slopes
+
+    model = tv.models.LogDensity(density, tv.Layout(1, 100, 1), terms=terms)
+    with pytest.warns(tv.RefineWarning, match="Do not trust these"):
+        fit = tv.fit(model, progress=False)
+    refined = fit.refine(progress=False)
+    assert refined.refined is not None
+    found = refined.diagnose()
+    assert found.verdict == "good"
+    assert "exploded" not in str(found)
+    assert found.table.loc["ELBO", "value"] == pytest.approx(refined.refined.bound)
+    assert found.table.loc["ELBO", "value"] == pytest.approx(0.0, abs=0.2)  # every integral here is 1
+    assert found.table.loc["effective sample size", "meaning"].startswith(f"of {len(refined.refined.draws):,} draws")
+
+
 def test_a_refined_fit_is_a_fit(groups: tuple[tv.Fit, tv.Fit], tmp_path: Path) -> None:
     fit, refined = groups
     found = refined.refined

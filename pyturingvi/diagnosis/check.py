@@ -88,9 +88,9 @@ class GlobalsCheck:
             listed = ", ".join(f"{self.labels[k]} by about {self.shift[k]:+.1f}" for k in self.moved[:_LISTED])
             parts.append(f"means would move, in the fit's standard deviations: {listed}")
         if len(self.resized):
-            listed = ", ".join(
-                f"{self.labels[k]} {'wider' if self.ratio[k] > 1 else 'narrower'}" for k in self.resized[:_LISTED]
-            )
+            # a skewed density may look narrower to second order where it is wider: no direction is told then
+            words = ["wider" if self.ratio[k] > 1 else "of another width" for k in self.resized[:_LISTED]]
+            listed = ", ".join(f"{self.labels[k]} {word}" for k, word in zip(self.resized, words, strict=False))
             parts.append(f"standard deviations would change by a factor of {RESIZED:g} at least: {listed}")
         return "; ".join(parts)
 

@@ -86,6 +86,12 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "starts": fit.starts,
         "check": _check(fit, bound, n, seed),
     }
+    if fit.refined is not None:  # its locals are drawn given the globals: the Gaussian behind it is not what it gives
+        weights = fit.refined.importance
+        logs = np.log(weights.weights[weights.weights > 0])
+        found |= {"joint": weights, "spread": float(logs.std())}
+        if not others:  # those have an ELBO each
+            found |= {"elbo": fit.refined.bound, "elbo_error": fit.refined.bound_error}
     if moves is not None and root is not None and len(labels):
         with np.errstate(all="ignore"):
             sd = np.sqrt(np.einsum("ij,ij->i", root, root))

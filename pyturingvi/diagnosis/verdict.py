@@ -137,7 +137,8 @@ def _of_the_run(found: Findings) -> Iterator[tuple[int, str]]:
             ),
         )
     if found.status == "converged":
-        yield 0, f"The optimizer ended by itself {found.message}."
+        ended = "The globals were" if found.message.startswith("refined") else "The optimizer ended by itself"
+        yield 0, f"{ended} {found.message}."
         return
     if found.cut_short:  # its rate falls and rises, and so does the ELBO
         rising = found.gain is not None and found.gain[0] > max(LARGE_GAIN, 3 * found.gain[1])
