@@ -59,7 +59,7 @@ class Fit(Draws):
     seconds : float
         Wall time of the run.
     warnings : list of str
-        What `tv.fit` warned of; empty for a fit read from a file.
+        What `tv.fit` warned of.
     advice : list of str
         What `tv.fit` said by a RefineWarning: globals that `refine` would correct.
     starts : Starts or None
@@ -390,4 +390,5 @@ def load_fit(path: str | os.PathLike[str], model: Model | None = None) -> Fit:
     found = Fit(saved.model, saved.family, saved.spec, saved.outcome, saved.rows, saved.seconds, saved.versions)
     found.verdict = saved.verdict
     found.starts, found.refined = saved.starts, saved.refined
+    found.warnings, found.advice = saved.warnings, saved.advice
     return found

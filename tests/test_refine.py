@@ -241,7 +241,7 @@ def test_a_scale_near_0_is_as_nuts_has_it(groups: tuple[tv.Fit, tv.Fit]) -> None
     np.testing.assert_allclose((refined.location[3:8] - at) / sds, 0, atol=0.25)
 
 
-def test_the_diagnosis_of_a_refined_fit_is_that_of_its_own_draws() -> None:
+def test_the_diagnosis_of_a_refined_fit_is_that_of_its_own_draws(tmp_path: Path) -> None:
     """A funnel: of the Gaussian behind the refined fit, log p - log q differs by a million nats."""
 
     def terms(points: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -259,6 +259,7 @@ def test_the_diagnosis_of_a_refined_fit_is_that_of_its_own_draws() -> None:
     model = tv.models.LogDensity(density, tv.Layout(1, 100, 1), terms=terms)
     with pytest.warns(tv.RefineWarning, match="Do not trust these"):
         fit = tv.fit(model, progress=False)
+    assert tv.load_fit(fit.save(tmp_path / "fit.npz"), model).advice == fit.advice != []
     refined = fit.refine(progress=False)
     assert refined.refined is not None
     found = refined.diagnose()

@@ -195,6 +195,15 @@ def test_a_file_holds_arrays_and_json_and_no_pickle(poisson_fit: tv.Fit, tmp_pat
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_was_warned_of_is_read_back(poisson: tv.models.RobustPoisson, tmp_path: Path) -> None:
+    fit = quick_fit(poisson, n_iterations=3)
+    assert tv.load_fit(fit.save(tmp_path / "silent.npz")).warnings == []
+    fit.warnings, fit.advice = ["The run had not converged."], ["Refine it."]
+    found = tv.load_fit(fit.save(tmp_path / "fit.npz"))
+    assert (found.warnings, found.advice) == (fit.warnings, fit.advice)
+    assert "had not converged" in repr(found)
+
+
 def test_a_fit_of_a_users_density_keeps_its_names_but_not_its_function(tmp_path: Path) -> None:
     model = tv.models.LogDensity(Counting(), Layout(2, 3, 1), names=["left", "right"])
     fit = quick_fit(model, n_iterations=20)

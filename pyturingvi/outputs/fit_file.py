@@ -41,6 +41,8 @@ class SavedFit:
     verdict: str | None
     starts: Starts | None
     refined: Refinement | None
+    warnings: list[str]
+    advice: list[str]
 
 
 def write_fit(fit: Fit, path: str | os.PathLike[str]) -> Path:
@@ -66,6 +68,8 @@ def write_fit(fit: Fit, path: str | os.PathLike[str]) -> Path:
         **({} if fit.gain is None else {"gain": list(fit.gain)}),
         **({} if fit.verdict is None else {"verdict": fit.verdict}),
         **({} if fit.starts is None else {"starts": asdict(fit.starts)}),
+        **({"warnings": list(fit.warnings)} if fit.warnings else {}),
+        **({"advice": list(fit.advice)} if fit.advice else {}),
     }
     if fit.refined is not None:
         header["refined"], weighted = fit.refined.to_state()
@@ -103,6 +107,7 @@ def read_fit(path: str | os.PathLike[str], model: Model | None) -> SavedFit:
         seconds = header["seconds"]
         starts = None if header.get("starts") is None else Starts(**header["starts"])
         refined = None if header.get("refined") is None else Refinement.from_state(header["refined"], arrays)
+        warnings, advice = ([str(words) for words in header.get(name, [])] for name in ("warnings", "advice"))
     except InputError as error:  # what the file names is not to be had here
         raise OutputError(f"load_fit: {str(where)!r}: {error}") from None
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -117,7 +122,7 @@ def read_fit(path: str | os.PathLike[str], model: Model | None) -> SavedFit:
     if outcome.params.shape != (n_params,):
         raise damaged(where, "load_fit", f"it holds {outcome.params.size} parameters in place of {n_params}")
     verdict = header.get("verdict")
-    return SavedFit(model, family, spec, outcome, rows, seconds, versions, verdict, starts, refined)
+    return SavedFit(model, family, spec, outcome, rows, seconds, versions, verdict, starts, refined, warnings, advice)
 
 
 def versions_here() -> dict[str, str]:
