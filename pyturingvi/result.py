@@ -218,8 +218,8 @@ class Fit(Draws):
 
         Where the locals are independent given the globals, the density of the globals alone is a product of integrals
         over one local each. Natural gradients step a full-rank Gaussian of the globals on it until converged; its draws
-        then get Pareto-smoothed importance weights. Where these can be relied on, which their effective sample size
-        proves, the globals' means and standard deviations are those of the posterior, as a long run of NUTS has them.
+        then get Pareto-smoothed importance weights. Where these can be relied on, as far as their effective sample size
+        tells, the globals' means and standard deviations are those of the posterior, as a long run of NUTS has them.
 
         Parameters
         ----------
