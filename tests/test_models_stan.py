@@ -15,7 +15,7 @@ from scipy import stats
 import pyturingvi as tv
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.layout import Layout
-from pyturingvi.models import stan_program
+from pyturingvi.models import stan_library
 
 Y, SIGMA = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 DATA = {"J": 8, "y": Y, "sigma": SIGMA}
@@ -26,7 +26,7 @@ def bridgestan(monkeypatch, tmp_path):
     module = ModuleType("bridgestan")
     module.StanModel, module.compile_model = fake_bridgestan.StanModel, fake_bridgestan.compile_model
     monkeypatch.setitem(sys.modules, "bridgestan", module)
-    monkeypatch.setattr(stan_program, "user_cache_path", lambda name: tmp_path / "cache")
+    monkeypatch.setattr(stan_library, "user_cache_path", lambda name: tmp_path / "cache")
     return module
 
 

@@ -105,9 +105,31 @@ class ForeignModel(Model):
 
     def _describe_naturals(self) -> dict[str, Natural]:
         """Each natural variable, globals first."""
+        return self._told_apart(list(self._natural_axes()), {})
+
+    def _points_apart_in_locals(self) -> np.ndarray:
+        """Twice four points (8, d) in the library's order; those of four differ in their locals alone."""
+        rng = np.random.default_rng(0)
+        points = np.repeat(rng.normal(0.0, 0.3, (2, self.dim)), 4, axis=0)
+        local = self._order[self.layout.n_global :]
+        points[:, local] += rng.normal(0.0, 0.3, (8, local.size))
+        return points
+
+    def _told_apart(self, latent: Sequence[str], derived: Mapping[str, np.ndarray]) -> dict[str, Natural]:
+        """Each natural variable, globals first; a derived one is global where it stays as it is while the locals move.
+
+        derived: values (8, ...) at `_points_apart_in_locals`.
+        """
+
+        def is_global(name: str) -> bool:
+            if name in latent:
+                return name not in self.local
+            pairs = derived[name].reshape(2, 4, -1)
+            return bool(np.array_equal(pairs, np.repeat(pairs[:, :1], 4, axis=1), equal_nan=True))
+
         axes = self._natural_axes()
-        names = sorted(axes, key=lambda name: name in self.local)
-        return {name: Natural(axes[name][1], axes[name][0], name not in self.local) for name in names}
+        found = {name: Natural(shape, dims, is_global(name)) for name, (dims, shape) in axes.items()}
+        return dict(sorted(found.items(), key=lambda one: not one[1].is_global))
 
     # ---- what a subclass defines ----------------------------------------------------------------------------
     @abstractmethod

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+SEEDS = 1 << 53  # whole numbers that a float64 holds: a seed stands beside a point
 _FEWEST, _MOST = 16, 256  # points in a call
 
 

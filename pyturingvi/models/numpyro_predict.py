@@ -11,11 +11,9 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.models.foreign import tell_predicted
 from pyturingvi.models.interactions import split
-from pyturingvi.models.jax_batches import Batched, traced
-from pyturingvi.models.numpyro_data import is_factor, key_of, numpyro_module, run_without_data
+from pyturingvi.models.jax_batches import SEEDS, Batched, traced
+from pyturingvi.models.numpyro_data import is_factor, key_of, numpyro_module, own_arrays, run_without_data
 from pyturingvi.models.numpyro_sites import NumPyroSites
-
-_SEEDS = 1 << 53  # whole numbers that a float64 holds
 
 
 def predict(
@@ -33,9 +31,7 @@ def predict(
     """
     args, named = _arguments(sites, new, kwargs)
     jax = numpyro_module("jax")
-    args, named = jax.tree_util.tree_map(
-        lambda leaf: np.array(leaf) if type(leaf) is np.ndarray else leaf, (tuple(args), dict(named))
-    )
+    args, named = own_arrays((tuple(args), dict(named)))
 
     order: dict[str, None] = {}  # of the sites: JAX sorts what it returns
 
@@ -63,7 +59,7 @@ def predict(
 
         count = len(next(iter(naturals.values())))
         columns = [naturals[name].reshape(count, -1) for name in kept]
-        found: dict[str, np.ndarray] = Batched(of_draw)(np.hstack([*columns, rng.integers(_SEEDS, size=(count, 1))]))
+        found: dict[str, np.ndarray] = Batched(of_draw)(np.hstack([*columns, rng.integers(SEEDS, size=(count, 1))]))
     except Exception as error:
         raise InputError(
             f"predict: the NumPyro model cannot be run with these arguments: {type(error).__name__}: {error}. "

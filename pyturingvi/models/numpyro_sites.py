@@ -12,7 +12,14 @@ from pyturingvi.errors import InputError
 from pyturingvi.models.foreign import element_labels
 from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import traced
-from pyturingvi.models.numpyro_data import is_data, mask_of, numpyro_module, observed_shape, run_without_data
+from pyturingvi.models.numpyro_data import (
+    is_data,
+    mask_of,
+    numpyro_module,
+    observed_shape,
+    own_arrays,
+    run_without_data,
+)
 from pyturingvi.models.traced import ObservedSite, Site
 
 
@@ -53,11 +60,7 @@ class NumPyroSites:
         # as NumPyro's own samplers start: a site whose prior is improper cannot be drawn from it
         uniform = numpyro_module("numpyro.infer").init_to_uniform
         started = handlers.substitute(seeded, substitute_fn=lambda s: uniform(s) if s["value"] is None else None)
-        # copies: JAX may remember an array's 64 bits where the user's own code runs in 32
-        copied = numpyro_module("jax").tree_util.tree_map(
-            lambda leaf: np.array(leaf) if type(leaf) is np.ndarray else leaf, (args, dict(kwargs))
-        )
-        args, kwargs = copied
+        args, kwargs = own_arrays((args, dict(kwargs)))
         trace: dict[str, Any] = {}
 
         def unconstrained_values() -> Any:

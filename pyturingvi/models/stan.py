@@ -14,6 +14,7 @@ from pyturingvi.models.foreign import ForeignModel, Natural, axis_names
 from pyturingvi.models.interactions import Variable
 from pyturingvi.models.observed import Observation
 from pyturingvi.models.parts import take_natural
+from pyturingvi.models.stan_library import is_of_code
 from pyturingvi.models.stan_observed import read_observed
 from pyturingvi.models.stan_program import StanProgram
 
@@ -126,9 +127,8 @@ class Stan(ForeignModel):
     def _reopened(self) -> StanProgram:
         """The program of a saved fit: its library where that is still there, else compiled again from the code."""
         library, code = self._source["library"], self._source["code"]
-        if not code or (Path(library).is_file() and "stan_" in Path(library).name):
-            return StanProgram(library, self._source["data"] or None)
-        return StanProgram(code, self._source["data"] or None)
+        program = library if not code or is_of_code(Path(library), code) else code
+        return StanProgram(program, self._source["data"] or None)
 
     def _evaluate(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._opened("the log density").log_density_and_gradient(points)
@@ -150,17 +150,11 @@ class Stan(ForeignModel):
         return {one.name: (tuple(self._named[one.name]), one.shape) for one in (*program.parameters, *program.derived)}
 
     def _describe_naturals(self) -> dict[str, Natural]:
-        """Parameters and transformed ones; one of these is global where it stays as it is while the locals move."""
+        """Parameters and transformed ones."""
         program = self._opened("the names")
-        local = self._order[self.layout.n_global :]
-        rng = np.random.default_rng(0)
-        points = np.repeat(rng.normal(0.0, 0.3, (1, self.dim)), 4, axis=0)
-        points[:, local] += rng.normal(0.0, 0.3, (4, local.size))
-        values = program.constrained(points)
-        still = {one.name: bool((one.of(values) == one.of(values)[:1]).all()) for one in program.derived}
-        is_global = {one.name: one.name not in self.local for one in program.parameters} | still
-        found = {name: Natural(shape, axes, is_global[name]) for name, (axes, shape) in self._natural_axes().items()}
-        return dict(sorted(found.items(), key=lambda item: not item[1].is_global))
+        values = program.constrained(self._points_apart_in_locals())
+        derived = {one.name: one.of(values) for one in program.derived}
+        return self._told_apart([one.name for one in program.parameters], derived)
 
     # ---- data -----------------------------------------------------------------------------------------------
     @property

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from platformdirs import user_cache_path
 
-from pyturingvi.errors import EngineError, InputError, OutputError
+from pyturingvi.errors import EngineError, InputError
 from pyturingvi.models.foreign import element_labels
 from pyturingvi.models.interactions import Variable
-from pyturingvi.support.extras import require
+from pyturingvi.models.stan_library import as_json, bridgestan_module, compiled, first_words
 
-_LIBRARIES = (".so", ".dylib", ".dll")
 _STEP = 0.5  # of a coordinate, by which is seen what moves with it
 _one_at_a_time = threading.Lock()  # a library without STAN_THREADS has one stack for its derivatives
 
@@ -70,15 +64,15 @@ class StanProgram:
     """
 
     def __init__(self, program: Any, data: Any = None) -> None:
-        self.code, self.library, self.title = _compiled(program)
-        self.data = _as_json(data)
+        self.code, self.library, self.title = compiled(program)
+        self.data = as_json(data)
         self._open()
         if not self._model.param_unc_num():
             raise InputError("Stan: the program has no parameters, so that there is nothing to fit.")
         try:
             self._find_variables()
         except RuntimeError as error:
-            raise InputError(f"Stan: the parameters cannot be had near 0: {_first_words(error)}") from error
+            raise InputError(f"Stan: the parameters cannot be had near 0: {first_words(error)}") from error
 
     @property
     def dim(self) -> int:
@@ -94,7 +88,7 @@ class StanProgram:
         except OSError as error:
             raise EngineError(f"Stan: {self.library} cannot be loaded: {error}") from error
         except RuntimeError as error:
-            raise InputError(f"Stan: the data do not go with the program: {_first_words(error)}") from error
+            raise InputError(f"Stan: the data do not go with the program: {first_words(error)}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key != "_model"}
@@ -111,7 +105,7 @@ class StanProgram:
         """
         value, theirs = np.empty(len(points)), self._theirs(points)
         slope = np.empty_like(theirs)
-        with self._prepared():
+        with _one_at_a_time:
             for m, point in enumerate(theirs):
                 value[m] = self._density_at(point, slope[m])
         return value, slope[:, self.order]
@@ -119,10 +113,10 @@ class StanProgram:
     def why_rejected(self, point: np.ndarray) -> str:
         """What Stan says where it has no log density."""
         try:
-            with self._prepared():
+            with _one_at_a_time:
                 self._model.log_density_gradient(self._theirs(point[None])[0], propto=False)
         except RuntimeError as error:
-            return _first_words(error)
+            return first_words(error)
         return ""
 
     def _density_at(self, point: np.ndarray, slope: np.ndarray) -> float:
@@ -135,7 +129,7 @@ class StanProgram:
     def constrained(self, points: np.ndarray) -> np.ndarray:
         """Parameters and transformed ones, (M, ...), in Stan's order; NaN where Stan rejects the point."""
         found = np.full((len(points), self._model.param_num(include_tp=True)), math.nan)
-        with self._prepared():
+        with _one_at_a_time:
             for row, point in zip(found, self._theirs(points), strict=True):
                 try:
                     self._model.param_constrain(point, include_tp=True, out=row)
@@ -146,13 +140,13 @@ class StanProgram:
     def with_generated(self, points: np.ndarray, seed: int) -> np.ndarray:
         """As `constrained`, with the generated quantities behind, whose draws follow from the seed."""
         found = np.full((len(points), self._model.param_num(include_tp=True, include_gq=True)), math.nan)
-        with self._prepared():
+        with _one_at_a_time:
             rng = self._model.new_rng(seed)
             for row, point in zip(found, self._theirs(points), strict=True):
                 try:
                     self._model.param_constrain(point, include_tp=True, include_gq=True, rng=rng, out=row)
                 except RuntimeError as error:
-                    raise InputError(f"Stan: the generated quantities cannot be had: {_first_words(error)}") from error
+                    raise InputError(f"Stan: the generated quantities cannot be had: {first_words(error)}") from error
         return found
 
     def unconstrained(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -162,22 +156,17 @@ class StanProgram:
             flat[:, one.places] = values[one.name].reshape(len(flat), -1)
         found = np.empty((len(flat), self.dim))
         try:
-            with self._prepared():
+            with _one_at_a_time:
                 for row, point in zip(found, flat, strict=True):
                     self._model.param_unconstrain(point, out=row)
         except RuntimeError as error:
-            raise InputError(f"Stan: unconstrain: {_first_words(error)}") from error
+            raise InputError(f"Stan: unconstrain: {first_words(error)}") from error
         return found[:, self.order]
 
     def _theirs(self, points: np.ndarray) -> np.ndarray:
         theirs = np.empty((len(points), self.dim))
         theirs[:, self.order] = points
         return theirs
-
-    @contextmanager
-    def _prepared(self) -> Iterator[None]:
-        with _one_at_a_time:
-            yield
 
     # ---- variables --------------------------------------------------------------------------------------------
     def _find_variables(self) -> None:
@@ -231,90 +220,6 @@ class StanProgram:
         values = natural.of(self.constrained(points)).reshape(n_bits + 1, -1)
         moved: np.ndarray = (values[1:] != values[0]).T @ (1 << np.arange(n_bits)) - 1
         return moved
-
-
-def bridgestan_module() -> Any:
-    """BridgeStan, or an EngineError that names the extra."""
-    return require("bridgestan", "stan", "tv.models.Stan")
-
-
-# ---- the library ----------------------------------------------------------------------------------------------
-def _compiled(program: Any) -> tuple[str, Path, str]:
-    """The code where it is known, the compiled library, and what the program is called."""
-    if not isinstance(program, str | os.PathLike):
-        raise InputError(f"Stan: program must be a .stan file or Stan code, got {type(program).__name__}.")
-    if isinstance(program, str) and "{" in program:
-        return program, _compile(_kept(program)), "stan"
-    path = Path(program).expanduser()
-    if path.suffix not in (".stan", *_LIBRARIES):
-        raise InputError(f"Stan: program must be a .stan file, a library made by BridgeStan, or code, got {program!r}.")
-    if not path.is_file():
-        raise InputError(f"Stan: program: there is no file {path}.")
-    if path.suffix in _LIBRARIES:
-        return "", path.resolve(), path.stem.removesuffix("_model")
-    try:
-        code = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Stan: program: {path} cannot be read: {error}") from error
-    return code, _compile(path), path.stem
-
-
-def _kept(code: str) -> Path:
-    """The code as a file in the cache, under a name that it alone has: it is compiled once."""
-    path = user_cache_path("pyturingvi") / "stan" / f"stan_{sha256(code.encode()).hexdigest()[:16]}.stan"
-    if not path.is_file():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(code, encoding="utf-8")
-        except OSError as error:
-            raise OutputError(f"Stan: {path} cannot be written: {error}") from error
-    return path
-
-
-def _compile(path: Path) -> Path:
-    bridgestan = bridgestan_module()
-    try:
-        return Path(bridgestan.compile_model(path))
-    except RuntimeError as error:
-        lines = str(error).splitlines()
-        found = [k for k, line in enumerate(lines) if " error in " in line]
-        if found:  # stanc's words: the place, the lines around it, and what is wrong there
-            shown = "\n".join(line for line in lines[found[0] : found[0] + 12] if not line.startswith("make"))
-            raise InputError(f"Stan: the program cannot be compiled:\n{shown}") from None
-        raise EngineError(
-            "Stan: BridgeStan could not compile the program; it needs make and a C++17 compiler. Its last words:\n"
-            + "\n".join(lines[-8:])
-        ) from error
-    except Exception as error:  # its sources are fetched at the first use, or stand in $BRIDGESTAN
-        raise EngineError(
-            f"Stan: BridgeStan's sources cannot be had ({type(error).__name__}: {error}). Set the environment variable "
-            "BRIDGESTAN to a folder with them, or pass a library that was compiled elsewhere."
-        ) from error
-
-
-def _as_json(data: Any) -> str:
-    """The data as Stan reads them."""
-    if data is None:
-        return ""
-    if isinstance(data, Mapping):
-        try:
-            return str(require("stanio", "stan", "tv.models.Stan").dump_stan_json(dict(data)))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"Stan: data cannot be written as JSON for Stan: {error}") from error
-    if isinstance(data, str) and data.lstrip().startswith("{"):
-        return data
-    if isinstance(data, str | os.PathLike):
-        try:
-            return Path(data).expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"Stan: data: {data} cannot be read: {error}") from error
-    raise InputError(f"Stan: data must be a dictionary, a .json file or JSON, got {type(data).__name__}.")
-
-
-def _first_words(error: Exception) -> str:
-    """What Stan says, without where in its C++ it says so."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).removeprefix("C++ exception in ")
 
 
 # ---- names ----------------------------------------------------------------------------------------------------

@@ -127,24 +127,11 @@ class Traced(ForeignModel):
         return found
 
     def _describe_naturals(self) -> dict[str, Natural]:
-        """Latent and deterministic sites; a site is global where it stays as it is while the locals move."""
+        """Latent and deterministic sites."""
         assert self._sites is not None
-        rng = np.random.default_rng(0)
-        points = np.repeat(rng.normal(0.0, 0.3, (2, self.dim)), 4, axis=0)
-        local = self._order[self.layout.n_global :]
-        points[:, local] += rng.normal(0.0, 0.3, (8, local.size))
-        values = self._function("all")(points)
-
-        def is_global(site: Site) -> bool:
-            if site.latent:
-                return site.name not in self.local
-            pairs = values[site.name].reshape(2, 4, -1)
-            return bool(np.array_equal(pairs, np.repeat(pairs[:, :1], 4, axis=1), equal_nan=True))
-
-        axes = self._natural_axes()
-        found = {site.name: Natural(site.shape, axes[site.name][0], is_global(site)) for site in self._sites.found}
-        names = sorted(found, key=lambda name: not found[name].is_global)  # globals first, in the order of the model
-        return {name: found[name] for name in names}
+        values = self._function("all")(self._points_apart_in_locals())
+        derived = {site.name: values[site.name] for site in self._sites.found if not site.latent}
+        return self._told_apart([site.name for site in self._sites.found if site.latent], derived)
 
     def _natural_axes(self) -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
         assert self._sites is not None

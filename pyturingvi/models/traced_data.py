@@ -10,13 +10,11 @@ import numpy as np
 
 from pyturingvi.errors import PyTuringVIError
 from pyturingvi.models.foreign import axis_names
-from pyturingvi.models.jax_batches import at_one_point, traced
+from pyturingvi.models.jax_batches import SEEDS, at_one_point, traced
 from pyturingvi.models.observed import Observation
 from pyturingvi.models.traced import ObservedSite, Sites
 from pyturingvi.models.traced_terms import TracedTerms
 from pyturingvi.support.extras import require
-
-_SEEDS = 1 << 53  # whole numbers that a float64 holds
 
 
 class TracedModel(TracedTerms):
@@ -111,11 +109,11 @@ class TracedModel(TracedTerms):
         return self._cells(self._function("likelihood")(self._in_their_order(points)))
 
     def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        seeds = rng.integers(_SEEDS, size=(len(points), 1))
+        seeds = rng.integers(SEEDS, size=(len(points), 1))
         return self._cells(self._function("replicated")(np.hstack([self._in_their_order(points), seeds])))
 
     def _draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        found = self._function("prior")(rng.integers(_SEEDS, size=(n, 1)).astype(np.float64))
+        found = self._function("prior")(rng.integers(SEEDS, size=(n, 1)).astype(np.float64))
         return {name: found[name] for name in self.global_names}
 
     def _cells(self, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

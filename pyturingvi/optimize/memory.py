@@ -77,11 +77,16 @@ def check_draws_memory(n: int, dim: int, what: str) -> None:
     MemoryLimitError
         With the bytes needed and the bytes there are.
     """
-    needed, have = 3 * 8 * n * dim, available_memory()
+    _refuse_beyond_free(3 * 8 * n * dim, f"{what} with n={n:,} at d={dim:,}", "at its peak", "draw fewer at a time")
+
+
+def _refuse_beyond_free(needed: int, asked: str, when: str, advice: str) -> None:
+    """Raise MemoryLimitError for what was asked for if so many bytes are not free."""
+    have = available_memory()
     if needed > have:
         raise MemoryLimitError(
-            f"{what} with n={n:,} at d={dim:,} needs {needed:,} bytes ({needed / 2**30:.1f} GiB) at its peak; {have:,} "
-            f"bytes ({have / 2**30:.1f} GiB) are free. Nothing was allocated; draw fewer at a time."
+            f"{asked} needs {needed:,} bytes ({needed / 2**30:.1f} GiB) {when}; {have:,} bytes "
+            f"({have / 2**30:.1f} GiB) are free. Nothing was allocated; {advice}."
         )
 
 
@@ -101,13 +106,8 @@ def check_nuts_memory(dim: int, n_chains: int, n_draws: int) -> None:
     MemoryLimitError
         With the bytes needed and the bytes there are.
     """
-    needed, have = nuts_bytes(dim, n_chains, n_draws), available_memory()
-    if needed > have:
-        raise MemoryLimitError(
-            f"sample_nuts with n_chains={n_chains:,} and n_draws={n_draws:,} at d={dim} needs {needed:,} bytes "
-            f"({needed / 2**30:.1f} GiB) for the draws; {have:,} bytes ({have / 2**30:.1f} GiB) are free. Nothing was "
-            "allocated; take fewer draws or chains."
-        )
+    asked = f"sample_nuts with n_chains={n_chains:,} and n_draws={n_draws:,} at d={dim}"
+    _refuse_beyond_free(nuts_bytes(dim, n_chains, n_draws), asked, "for the draws", "take fewer draws or chains")
 
 
 def refine_bytes(layout: Layout, n_nodes: int, n_draws: int) -> int:
@@ -123,13 +123,8 @@ def check_refine_memory(layout: Layout, n_nodes: int, n_draws: int) -> None:
     MemoryLimitError
         With the bytes needed and the bytes there are.
     """
-    needed, have = refine_bytes(layout, n_nodes, n_draws), available_memory()
-    if needed > have:
-        raise MemoryLimitError(
-            f"refine with {n_nodes:,} nodes for each of {layout.n_local:,} locals and n_draws={n_draws:,} needs "
-            f"{needed:,} bytes ({needed / 2**30:.1f} GiB); {have:,} bytes ({have / 2**30:.1f} GiB) are free. Nothing "
-            "was allocated; take fewer draws or nodes."
-        )
+    asked = f"refine with {n_nodes:,} nodes for each of {layout.n_local:,} locals and n_draws={n_draws:,}"
+    _refuse_beyond_free(refine_bytes(layout, n_nodes, n_draws), asked, "at its peak", "take fewer draws or nodes")
 
 
 def check_memory(
