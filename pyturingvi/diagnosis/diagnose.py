@@ -77,7 +77,8 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "elbo": _finite_mean(ratios),
         "elbo_error": spread / float(np.sqrt(n)),
         "spread": spread,
-        "joint": importance_weights(ratios),
+        "joint": importance_weights(ratios) if fit.refined is None else fit.refined.importance,
+        "refined": fit.refined is not None,
         "gain": _gain(fit),
         "integrated": integrated,
         "refinable": integrated and model.has_term_gradients and fit.refined is None,
@@ -86,12 +87,8 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "starts": fit.starts,
         "check": _check(fit, bound, n, seed),
     }
-    if fit.refined is not None:  # its locals are drawn given the globals: the Gaussian behind it is not what it gives
-        weights = fit.refined.importance
-        logs = np.log(weights.weights[weights.weights > 0])
-        found |= {"joint": weights, "spread": float(logs.std())}
-        if not others:  # those have an ELBO each
-            found |= {"elbo": fit.refined.bound, "elbo_error": fit.refined.bound_error}
+    if fit.refined is not None:
+        found |= _of_refined(fit.refined, with_others=bool(others))
     if moves is not None and root is not None and len(labels):
         with np.errstate(all="ignore"):
             sd = np.sqrt(np.einsum("ij,ij->i", root, root))
@@ -109,6 +106,13 @@ def _check(fit: Fit, bound: BoundFamily, n: int, seed: int) -> GlobalsCheck | No
         return check_globals(fit.model, bound, fit.params, seed, n)
     except Exception:  # a log density of the user's own, at points that the run itself did not visit
         return None
+
+
+def _of_refined(refined: Refinement, *, with_others: bool) -> dict[str, Any]:
+    """What its own draws have; the Gaussian behind it holds its locals otherwise. Restarts have an ELBO each."""
+    weights = refined.weights[refined.weights > 0]
+    bound = {} if with_others else {"elbo": refined.bound, "elbo_error": refined.bound_error}
+    return {"spread": float(np.log(weights).std()), **bound}
 
 
 def _finite_mean(values: np.ndarray) -> float:

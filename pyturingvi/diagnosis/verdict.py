@@ -97,6 +97,7 @@ class Findings:
     gain: tuple[float, float] | None = None
     integrated: bool = False
     refinable: bool = False
+    refined: bool = False
     moves: Moves | None = None
     globals: GlobalMoves | None = None
     restarts: list[RestartEnd] = field(default_factory=list)
@@ -137,7 +138,7 @@ def _of_the_run(found: Findings) -> Iterator[tuple[int, str]]:
             ),
         )
     if found.status == "converged":
-        ended = "The globals were" if found.message.startswith("refined") else "The optimizer ended by itself"
+        ended = "The globals were" if found.refined else "The optimizer ended by itself"
         yield 0, f"{ended} {found.message}."
         return
     if found.cut_short:  # its rate falls and rises, and so does the ELBO
