@@ -6,6 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from known_line import (
+    DAYS,
+    NOISE,
+    PRIOR,
+    N,
+    X,
+    Y,
+    assert_data_anew_and_prior,
+    assert_loo_is_exact,
+    assert_predicted_at_3,
+    exact_fit,
+)
 from scipy import special, stats
 from targets import quick_fit
 
@@ -17,11 +29,6 @@ try:
 except (ImportError, AttributeError) as missing:  # the latter: its ArviZ with another one's parts and matplotlib 3.11
     pytest.skip(f"no PyMC: {missing}", allow_module_level=True)
 
-X = np.linspace(-1.0, 1.0, 12)
-Y = 1.0 + 2.0 * X + 0.5 * np.random.default_rng(3).standard_normal(12)
-DAYS = [f"day {k}" for k in range(12)]
-N = 4_000
-NOISE, PRIOR = 0.5, 2.0
 DIGITS = 1e-8  # of a normal density: PyMC has the logarithm of the root of 2 pi in single precision
 
 
@@ -36,13 +43,6 @@ def line() -> pm.Model:
     return model
 
 
-def posterior(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of the coefficients, by the normal equations."""
-    design = np.column_stack([np.ones_like(x), x])
-    covariance = np.linalg.inv(design.T @ design / NOISE**2 + np.eye(2) / PRIOR**2)
-    return covariance @ design.T @ y / NOISE**2, covariance
-
-
 @pytest.fixture(scope="module")
 def own() -> pm.Model:
     return line()
@@ -50,14 +50,7 @@ def own() -> pm.Model:
 
 @pytest.fixture(scope="module")
 def fit(own: pm.Model) -> tv.Fit:
-    """The exact posterior, which is Gaussian: put into a fit of full rank by hand."""
-    mean, covariance = posterior(X, Y)
-    scale = np.eye(5)
-    scale[:2, :2] = np.linalg.cholesky(covariance)
-    scale[2:, :2] = scale[0, :2]  # shift = b[0] + noise
-    location = np.concatenate([mean, np.repeat(mean[0], 3)])
-    init = np.concatenate([location, *(scale[j:, j] for j in range(5))])
-    return quick_fit(tv.models.PyMC(own), "full-rank", tv.SGD(1e-12), n_iterations=1, init=init)
+    return exact_fit(tv.models.PyMC(own))
 
 
 def test_the_likelihood_is_scipys_and_makes_up_the_density_with_the_prior(fit: tv.Fit) -> None:
@@ -72,8 +65,6 @@ def test_the_likelihood_is_scipys_and_makes_up_the_density_with_the_prior(fit: t
 
 
 def test_loo_and_the_groups_of_the_tree(fit: tv.Fit) -> None:
-    """Leaving one out of a linear regression has a closed form: the normal equations without that row."""
-    arviz_stats = pytest.importorskip("arviz_stats")
     tree = fit.to_arviz(N)
     assert set(tree.children) == {
         "posterior", "sample_stats", "log_likelihood", "posterior_predictive", "observed_data", "prior", "optimization"
@@ -81,31 +72,11 @@ def test_loo_and_the_groups_of_the_tree(fit: tv.Fit) -> None:
     assert tree["posterior"]["shift"].dims == ("chain", "draw", "site")
     for group in ("log_likelihood", "posterior_predictive", "observed_data"):
         assert tree[group]["day"].values.tolist() == DAYS
-    by_hand = []
-    for k in range(12):
-        rest = np.arange(12) != k
-        mean, covariance = posterior(X[rest], Y[rest])
-        row = np.array([1.0, X[k]])
-        by_hand.append(stats.norm.logpdf(Y[k], row @ mean, np.sqrt(row @ covariance @ row + NOISE**2)))
-    found = arviz_stats.loo(tree, pointwise=True)
-    # the error of 4,000 draws: a standard deviation of some 1.5 of the weighted densities, relative to their mean
-    np.testing.assert_allclose(found.elpd_i.values, by_hand, atol=5 * 1.5 / np.sqrt(N))
+    assert_loo_is_exact(tree)
 
 
 def test_data_anew_and_the_prior_have_the_moments_of_their_formulas(fit: tv.Fit) -> None:
-    mean, covariance = posterior(X, Y)
-    design = np.column_stack([np.ones(12), X])
-    sd = np.sqrt(np.einsum("ij,jk,ik->i", design, covariance, design) + NOISE**2)
-    found = fit.predict(n_draws=N)["y"]
-    assert (np.abs(found.mean(0) - design @ mean) < 5 * sd / np.sqrt(N)).all()
-    assert (np.abs(found.std(0) / sd - 1) < 5 / np.sqrt(2 * N)).all()
-    rest = found[:, 0] - fit.sample(N)["mu"][:, 0]  # the noise is drawn besides the coefficients
-    assert stats.kstest(rest / NOISE, "norm").pvalue > 1e-3
-    np.testing.assert_array_equal(fit.predict(n_draws=8, seed=4)["y"], fit.predict(n_draws=8, seed=4)["y"])
-    assert not (fit.predict(n_draws=8, seed=4)["y"] == fit.predict(n_draws=8, seed=5)["y"]).any()
-    prior = fit.model.draw_prior(N, np.random.default_rng(0))
-    assert set(prior) == set(fit.model.global_names)
-    assert stats.kstest(prior["b"].ravel() / PRIOR, "norm").pvalue > 1e-3
+    assert_data_anew_and_prior(fit)
 
 
 def test_predictions_for_new_rows_and_new_groups(
@@ -117,10 +88,7 @@ def test_predictions_for_new_rows_and_new_groups(
     assert set(found) == {"mu", "y"}
     assert "from the fit b, shift; drawn: mu, y" in capsys.readouterr().err
     np.testing.assert_allclose(found["mu"], draws["b"][:, :1] + draws["b"][:, 1:] * new, rtol=1e-12)
-    mean, covariance = posterior(X, Y)
-    sd = np.sqrt(np.array([1.0, 3.0]) @ covariance @ np.array([1.0, 3.0]) + NOISE**2)
-    assert abs(found["y"][:, 1].mean() - mean @ [1.0, 3.0]) < 5 * sd / np.sqrt(N)
-    assert abs(found["y"][:, 1].std() / sd - 1) < 5 / np.sqrt(2 * N)
+    assert_predicted_at_3(found["y"][:, 1])
     same = fit.predict({}, 4, anew=["shift"])
     np.testing.assert_allclose(same["mu"], fit.sample(4)["mu"], rtol=1e-12)
     more = fit.predict({"x": new}, N, coords={**coords, "site": list("defghij")})
