@@ -197,8 +197,8 @@ def test_where_there_are_no_log_terms_the_error_says_why() -> None:
 class Wider(RobustPoisson):
     """A subclass with another density: nothing of its parent's in Julia may stand for it."""
 
-    def _density_of(self, *args: Any) -> Any:
-        return super()._density_of(*args) - 1.0
+    def _log_density(self, points: Any) -> Any:
+        return super()._log_density(points) - 1.0
 
 
 def test_a_subclass_does_not_pass_for_its_parent() -> None:

@@ -14,13 +14,8 @@ from pyturingvi.models.checks import read_matrix, read_new_rows, read_vector, re
 from pyturingvi.models.labels import Labels, relabel, row_labels
 from pyturingvi.models.observed import Observation
 from pyturingvi.models.one_pass import OnePassModel
-from pyturingvi.models.parts import (
-    LOG_2PI,
-    pieces,
-    refuse_outside,
-    row_sums,
-    take_natural,
-)
+from pyturingvi.models.parts import LOG_2PI, refuse_outside, take_natural
+from pyturingvi.models.rpoisson_centred import CentredForm
 from pyturingvi.models.rpoisson_noise import NoiseForm
 from pyturingvi.models.rpoisson_prior import normals_and_scales
 from pyturingvi.priors import HalfStudentT
@@ -115,7 +110,13 @@ class RobustPoisson(OnePassModel):
         # rounding of float32 in y*eta and exp(eta) at eta = log y, as it adds up over the rows
         self._large_counts = float(np.linalg.norm(counts * np.log1p(counts))) * 2.0**-24 > _LARGEST_LOSS
         self._constant = -math.fsum(self._log_factorials) - 0.5 * (1 + n_covariates + n_rows) * LOG_2PI
-        self._noise = None if parametrization == "centred" else NoiseForm(self, parametrization == "noncentred")
+
+    @property
+    def _form(self) -> CentredForm | NoiseForm:
+        """The density in the locals of this parametrization."""
+        if self.parametrization == "centred":
+            return CentredForm(self)
+        return NoiseForm(self, self.parametrization == "noncentred")
 
     def advice(self) -> list[str]:
         """Covariates far from 0 or on a scale far from 1, for which the priors of alpha and beta are not meant."""
@@ -148,8 +149,8 @@ class RobustPoisson(OnePassModel):
     def to_julia(self, runtime: Runtime) -> Any:
         places = (address_of(array) for array in (self.X, self.y, self.offset))
         model = runtime.call(runtime.module.rpoisson_model, *places, *self.X.shape)
-        if self._noise is not None:
-            model = runtime.call(runtime.module.rpoisson_noise, model, self._noise.standardized)
+        if self.parametrization != "centred":
+            model = runtime.call(runtime.module.rpoisson_noise, model, self.parametrization == "noncentred")
         return self.priors.to_julia(runtime, model, {name: (k, k) for k, name in enumerate(_SCALES, 1)})
 
     def get_state(self) -> dict[str, Any]:
@@ -160,7 +161,7 @@ class RobustPoisson(OnePassModel):
             "covariates": list(self.covariates),
             **self._rows.to_state("rows"),
             **self.priors.to_state(),
-            **({} if self._noise is None else {"parametrization": self.parametrization}),
+            **({} if self.parametrization == "centred" else {"parametrization": self.parametrization}),
         }
 
     @classmethod
@@ -187,123 +188,26 @@ class RobustPoisson(OnePassModel):
     @property
     def unusual(self) -> str:
         priors = "" if self.priors.are_usual else "priors other than the paper's"
-        form = "" if self._noise is None else f"parametrization={self.parametrization!r}"
+        form = "" if self.parametrization == "centred" else f"parametrization={self.parametrization!r}"
         return " and ".join(filter(None, (form, priors)))
 
     # ---- density ------------------------------------------------------------------------------------------
     def _evaluate(self, points: Array, density: Array | None, gradient: Array | None) -> None:
-        """Fill `density` (M,) and `gradient` (M, d), each unless it is None."""
-        if self._noise is not None:
-            self._noise.evaluate(points, density, gradient)
-            return
-        xp, n_global = namespace_of(points), self.layout.n_global
-        (design,) = self._on(points, design=self._design)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for rows in pieces(xp, points.shape[0], self.layout.n_local):
-                z, eta = points[rows, :n_global], points[rows, n_global:]
-                residual = self._residual(z, eta, design)
-                rate = xp.exp(eta)
-                if density is not None:
-                    density[rows] = self._density_of(z, eta, residual, rate)
-                if gradient is not None:
-                    self._gradient_of(z, residual, rate, design, gradient[rows])
-
-    def _residual(self, z: Array, eta: Array, design: Array) -> Array:
-        """What eta (M, N) has above its mean."""
-        residual = z[:, 3:] @ design
-        namespace_of(z).subtract(eta, residual, out=residual)
-        if self._has_offset:
-            residual -= self._on(z, offset=self.offset)[0]
-        return residual
-
-    def _density_of(self, z: Array, eta: Array, residual: Array, rate: Array) -> Array:
-        """Log density (M,) from the globals, the residuals of eta and the rates exp(eta)."""
-        xp = namespace_of(z)
-        (counts,) = self._on(z, counts=self.y)
-        if z.dtype == np.float64:
-            likelihood, squares = eta @ counts, xp.einsum("mn,mn->m", residual, residual)
-        else:  # products in float32, sums in float64
-            squares = row_sums(residual * residual)
-            if self._large_counts:
-                eta = eta.astype(np.float64)
-                rate, (counts,) = xp.exp(eta), self._on(eta, counts=self.y)
-            likelihood = row_sums(eta * counts)
-        likelihood -= row_sums(rate)
-        wide = z.astype(np.float64)
-        (sizes,) = self._on(wide, sizes=self._sizes)
-        return likelihood + normals_and_scales(self.priors, wide, squares, sizes) + self._constant
+        self._form.evaluate(points, density, gradient)
 
     def _log_terms(self, points: Array) -> tuple[Array, Array]:
-        return self._terms_of(points.astype(np.float64), None, None)
+        return self._form.terms(points.astype(np.float64), None, None)
 
     def _log_terms_and_gradient(self, points: Array, weights: Array) -> tuple[Array, Array, Array]:
         wide = points.astype(np.float64)
         gradient = namespace_of(points).empty_like(wide)
-        return *self._terms_of(wide, weights, gradient), gradient
+        return *self._form.terms(wide, weights, gradient), gradient
 
     def _global_term(self, z: Array) -> Array:
         xp = namespace_of(z)
         (sizes,) = self._on(z, sizes_of_globals=self._sizes * [1, 1, 0])
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             return normals_and_scales(self.priors, z, xp.zeros(len(z)), sizes) - 0.5 * (z.shape[1] - 3) * LOG_2PI
-
-    def _terms_of(self, points: Array, weights: Array | None, out: Array | None) -> tuple[Array, Array]:
-        """Global term (M,) and local terms (M, N); with `out` (M, d), the gradient of their weighted sum too."""
-        if self._noise is not None:
-            return self._noise.terms(points, weights, out)
-        xp, n_global = namespace_of(points), self.layout.n_global
-        z, eta = points[:, :n_global], points[:, n_global:]
-        names = {"design": self._design, "counts": self.y, "log_factorials": self._log_factorials}
-        design, counts, log_factorials = self._on(points, **names)
-        (sizes,) = self._on(points, sizes_of_globals=self._sizes * [1, 1, 0])
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            residual = self._residual(z, eta, design)
-            rate = xp.exp(eta)
-            precision = xp.exp(-2.0 * z[:, :3])
-            pull = precision[:, 2:] * residual
-            local = eta * counts
-            local -= rate
-            local -= log_factorials + 0.5 * LOG_2PI
-            local -= z[:, 2:3]
-            residual *= pull
-            local -= 0.5 * residual
-            prior = self._global_term(z)
-            if out is not None and weights is not None:
-                scale_part, coefficient_part = out[:, :3], out[:, 3:n_global]
-                square = z[:, 3:] * z[:, 3:]
-                scale_part[:, 0], scale_part[:, 1] = square[:, 0], square[:, 1:].sum(axis=1)
-                scale_part[:, :2] *= precision[:, :2]
-                scale_part[:, 2] = xp.einsum("mn,mn->m", weights, residual) - weights.sum(axis=1)
-                scale_part += 1.0 + self.priors.slope(precision)
-                scale_part -= sizes
-                coefficient_part[...] = (weights * pull) @ design.T
-                coefficient_part[:, 0] -= precision[:, 0] * z[:, 3]
-                coefficient_part[:, 1:] -= precision[:, 1:2] * z[:, 4:]
-                pull += rate
-                out[:, n_global:] = weights * (counts - pull)
-        return prior, local
-
-    def _gradient_of(self, z: Array, residual: Array, rate: Array, design: Array, out: Array) -> None:
-        """Gradient into `out` (M, d); `residual` and `rate` are used up."""
-        xp, n_global = namespace_of(z), self.layout.n_global
-        counts, sizes = self._on(z, counts=self.y, sizes=self._sizes)
-        precision = xp.exp(-2.0 * z[:, :3])
-        weight = precision[:, 2:]
-        scale_part, coefficient_part = out[:, :3], out[:, 3:n_global]
-        square = z[:, 3:] * z[:, 3:]
-        scale_part[:, 0] = square[:, 0]
-        scale_part[:, 1] = square[:, 1:].sum(axis=1)
-        scale_part[:, 2] = xp.einsum("mn,mn->m", residual, residual)
-        scale_part *= precision
-        scale_part += 1.0 + self.priors.slope(precision)
-        scale_part -= sizes
-        residual *= weight
-        coefficient_part[...] = residual @ design.T
-        coefficient_part[:, 0] -= precision[:, 0] * z[:, 3]
-        coefficient_part[:, 1:] -= precision[:, 1:2] * z[:, 4:]
-        # `out` is written once: its rows are not aligned, and passes over it cost twice those over a buffer
-        rate += residual
-        xp.subtract(counts, rate, out=out[:, n_global:])
 
     # ---- data ---------------------------------------------------------------------------------------------
     def _observations(self) -> dict[str, Observation]:
@@ -322,9 +226,8 @@ class RobustPoisson(OnePassModel):
 
     def _log_rates(self, points: Array) -> Array:
         """The log rates eta (M, N), which are the locals themselves where these are centred."""
-        z, local = points[:, : self.layout.n_global], points[:, self.layout.n_global :]
         with np.errstate(over="ignore", invalid="ignore"):
-            return local if self._noise is None else self._noise.log_rates(z, local)
+            return self._form.log_rates(points[:, : self.layout.n_global], points[:, self.layout.n_global :])
 
     def _predict(
         self, points: np.ndarray, new: Any, rng: np.random.Generator, offset: Any = None
@@ -350,8 +253,7 @@ class RobustPoisson(OnePassModel):
         return {**named, "alpha": z[:, 3].copy(), "beta": z[:, 4:].copy()}
 
     def _constrain_local(self, points: Array) -> dict[str, Array]:
-        eta = self._log_rates(points)
-        return {"eta": eta.copy() if self._noise is None else eta}
+        return {"eta": self._log_rates(points).copy()}
 
     def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
         n_rows, n_covariates = self.X.shape
@@ -361,7 +263,7 @@ class RobustPoisson(OnePassModel):
             refuse_outside(found[name] > 0, self.name, name, "positive")
         scales = np.log(np.column_stack([found[name] for name in _SCALES]))
         z = np.column_stack([scales, found["alpha"], found["beta"]])
-        return np.column_stack([z, found["eta"] if self._noise is None else self._noise.locals_of(z, found["eta"])])
+        return np.column_stack([z, self._form.locals_of(z, found["eta"])])
 
 
 def _draw_counts(log_rates: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -15,40 +15,21 @@ from pyturingvi.models.checks import read_matrix
 from pyturingvi.models.labels import Labels, relabel
 from pyturingvi.models.observed import Observation
 from pyturingvi.models.one_pass import OnePassModel
-from pyturingvi.models.parts import (
-    LOG_2PI,
-    pieces,
-    refuse_outside,
-    row_sums,
-    take_natural,
-)
+from pyturingvi.models.parts import pieces, row_sums, take_natural
 from pyturingvi.models.volatility_data import log_likelihoods, observation, replicates
+from pyturingvi.models.volatility_globals import MU_SCALE, VolatilityGlobals
 from pyturingvi.models.volatility_returns import WHAT, read_returns, stale_prices
 from pyturingvi.priors import HalfCauchy
 from pyturingvi.priors.of_model import ScalePriors
 from pyturingvi.support.arguments import positive_number, whole_number
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
-from pyturingvi.transforms.maps import (
-    interval,
-    interval_inverse,
-    interval_log_jacobian,
-    interval_pullback,
-    lkj_cholesky,
-    lkj_cholesky_inverse,
-    lkj_cholesky_pullback,
-    lkj_log_normalizer,
-    lkj_partial_weights,
-    log_cosh,
-    n_partial_correlations,
-)
+from pyturingvi.transforms.maps import interval, interval_pullback, lkj_cholesky, lkj_cholesky_pullback
 
 if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
 
-_MU_SCALE, _ETA = 10.0, 1.0
 _PRIORS = {"tau": HalfCauchy(5.0)}
 _OPTIONS: dict[str, Any] = {"tau_of": "series", "partials": "rows", "bound": None}  # as the paper has it
-_ROW_LENGTH_TOLERANCE = 1e-4  # float32 draws have rows of L that are a little off 1
 
 
 class StochasticVolatility(OnePassModel):
@@ -126,36 +107,19 @@ class StochasticVolatility(OnePassModel):
     def _set_up(self, returns: np.ndarray, series: list[str], times: Labels) -> None:
         self.returns, self.series, self._times = returns, series, times
         n_times, size = returns.shape
-        n_partial = n_partial_correlations(size)
-        self.layout = Layout(n_global=3 * size + n_partial, n_local=n_times, local_dim=size)
         # time runs along the last axis: NumPy is several times faster over long contiguous rows
         by_series = np.ascontiguousarray(returns.T)
         observed = ~np.isnan(by_series)
         self._half_squares = 0.5 * np.where(observed, by_series, 0.0) ** 2
         self._halves = None if observed.all() else 0.5 * observed  # what log volatilities weigh in the likelihood
-        # log det Q gives each log cosh(v) a weight of T, with the sign against the prior's
-        self._partial_weights = lkj_partial_weights(size, _ETA) - n_times
-        rows, columns = np.tril_indices(size, -1)
-        # where in the flat vector each partial correlation stands, row by row
-        self._places = None if self.partials == "rows" else np.argsort(np.lexsort((rows, columns)))
-        self._constant = (
-            -0.5 * (n_times * size + int(observed.sum())) * LOG_2PI
-            - size * (math.log(math.pi * _MU_SCALE) + math.log(2.0))
-            - lkj_log_normalizer(size, _ETA)
-        )
+        kinds = self.priors["tau"], self.tau_of, self.partials
+        self._globals = VolatilityGlobals(size, n_times, int(observed.sum()), *kinds)
+        self.layout = Layout(n_global=self._globals.n_global, n_local=n_times, local_dim=size)
 
     # ---- names --------------------------------------------------------------------------------------------
     @property
-    def _pairs(self) -> list[tuple[int, int]]:
-        rows, columns = np.tril_indices(len(self.series), -1)
-        pairs = list(zip(rows.tolist(), columns.tolist(), strict=True))
-        return pairs if self._places is None else sorted(pairs, key=lambda pair: pair[::-1])
-
-    @property
     def global_labels(self) -> list[str]:
-        labels = [f"{what}[{name}]" for what in ("mu", "logit phi", "log tau") for name in self.series]
-        pairs = [(self.series[i], self.series[j]) for i, j in self._pairs]
-        return labels + [f"atanh partial correlation[{second},{first}]" for second, first in pairs]
+        return self._globals.labels(self.series)
 
     @property
     def dims(self) -> dict[str, list[str]]:
@@ -236,7 +200,7 @@ class StochasticVolatility(OnePassModel):
 
     def _evaluate_piece(self, xp: ModuleType, points: Array, density: Array | None, out: Array | None) -> None:
         n_global, n_times, size = self.layout.n_global, self.layout.n_local, self.layout.local_dim
-        mu, v_phi, log_tau, v_partial = self._split(points[:, :n_global])
+        mu, v_phi, log_tau, v_partial = self._globals.split(points[:, :n_global])
         phi = interval(v_phi)
         factor, remainder = lkj_cholesky(v_partial, size)
         tau = xp.exp(log_tau)
@@ -264,7 +228,9 @@ class StochasticVolatility(OnePassModel):
 
         if density is not None:
             squares = row_sums(white * white)
-            density[...] = -level - 0.5 * squares - row_sums(scaled) + self._global_density(points)
+            z = points[:, :n_global].astype(np.float64)
+            (weights,) = self._on(z, weights=self._globals.partial_weights)
+            density[...] = -level - 0.5 * squares - row_sums(scaled) + self._globals.density(z, weights)
         if out is None:
             return
         g_mu, g_phi, g_log_tau = (out[:, k * size : (k + 1) * size] for k in range(3))
@@ -274,7 +240,7 @@ class StochasticVolatility(OnePassModel):
         # d/dL of -|L^-1 diag(1/tau) r|^2 / 2; its product with L is what log tau sees
         g_factor = pulled @ white.transpose(0, 2, 1) * -own
         pulled[:, :, :-1] += whiten_lagged.transpose(0, 2, 1) @ white[:, :, 1:]
-        xp.subtract(-2.0 * mu / (_MU_SCALE**2 + mu * mu), pulled.sum(axis=2), out=g_mu)
+        xp.subtract(-2.0 * mu / (MU_SCALE**2 + mu * mu), pulled.sum(axis=2), out=g_mu)
         if inside is not None:  # beyond the bound the likelihood is flat
             scaled *= inside
             halves = inside * 0.5 if halves is None else inside * halves
@@ -284,42 +250,14 @@ class StochasticVolatility(OnePassModel):
         xp.subtract(interval_pullback(v_phi, (whiten * cross).sum(axis=1)), phi, out=g_phi)
         g_log_tau[...] = (g_factor * factor).sum(axis=2 if self.tau_of == "series" else 1)
         g_log_tau += (1.0 - n_times) + self.priors["tau"].slope(xp.exp(-2.0 * log_tau))
-        (weights,) = self._on(points, weights=self._partial_weights)
+        (weights,) = self._on(points, weights=self._globals.partial_weights)
         g_partial = lkj_cholesky_pullback(v_partial, g_factor, factor, remainder)
         g_partial -= weights * xp.tanh(v_partial)
-        out[:, 3 * size : n_global] = self._stored(g_partial)
-
-    def _global_density(self, points: Array) -> Array:
-        """All terms (M,) without a time index, in float64: priors, log-Jacobians, log det Q, constants."""
-        xp, n_times = namespace_of(points), self.layout.n_local
-        z = points[:, : self.layout.n_global].astype(np.float64)
-        mu, v_phi, log_tau, v_partial = self._split(z)
-        (weights,) = self._on(z, weights=self._partial_weights)
-        total = interval_log_jacobian(v_phi) - xp.log1p((mu / _MU_SCALE) ** 2)
-        total += self.priors["tau"].log_density(log_tau) - n_times * log_tau
-        return total.sum(axis=1) - log_cosh(v_partial) @ weights + self._constant
-
-    def _split(self, z: Array) -> tuple[Array, Array, Array, Array]:
-        """mu, v_phi, log tau, and the partial correlations row by row."""
-        size = self.layout.local_dim
-        v_partial = z[:, 3 * size :]
-        if self._places is not None:
-            v_partial = v_partial[:, namespace_of(z).asarray(self._places)]
-        return z[:, :size], z[:, size : 2 * size], z[:, 2 * size : 3 * size], v_partial
-
-    def _stored(self, v_partial: Array) -> Array:
-        """What belongs to the partial correlations, row by row, in the order of the flat vector."""
-        if self._places is None:
-            return v_partial
-        return v_partial[:, namespace_of(v_partial).asarray(np.argsort(self._places))]
+        out[:, 3 * size : n_global] = self._globals.stored(g_partial)
 
     def _clipped(self, y: Array) -> Array:
         """Log variances as the likelihood has them."""
         return y if self.bound is None else namespace_of(y).clip(y, -self.bound, self.bound)
-
-    def _root(self, tau: Array, factor: Array) -> Array:
-        """The root of Q (M, D, D)."""
-        return (tau[:, :, None] if self.tau_of == "series" else tau[:, None, :]) * factor
 
     # ---- data ---------------------------------------------------------------------------------------------
     def _observations(self) -> dict[str, Observation]:
@@ -335,22 +273,11 @@ class StochasticVolatility(OnePassModel):
         return self._forecast(points, whole_number("predict: new, the number of days ahead,", new, 1), rng)
 
     def _draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        size = len(self.series)
-        shape = lkj_partial_weights(size, _ETA) / 2  # of the beta distribution of (1 + partial correlation)/2
-        v_partial = np.arctanh(np.clip(2 * rng.beta(shape, shape, (n, len(shape))) - 1, -1 + 1e-15, 1 - 1e-15))
-        mu, tau = _MU_SCALE * rng.standard_cauchy((n, size)), self.priors["tau"].draw(rng, (n, size))
-        v_phi = interval_inverse(rng.uniform(-1, 1, (n, size)))
-        return self._constrain_global(np.hstack([mu, v_phi, np.log(tau), self._stored(v_partial)]))
+        return self._constrain_global(self._globals.draw_prior(n, rng))
 
     # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:
-        mu, v_phi, log_tau, v_partial = self._split(z)
-        with np.errstate(over="ignore", invalid="ignore"):
-            tau = namespace_of(z).exp(log_tau)
-            factor = lkj_cholesky(v_partial, self.layout.local_dim)[0]
-            scaled = self._root(tau, factor)
-            covariance = scaled @ scaled.transpose(0, 2, 1)
-        return {"mu": mu.copy(), "phi": interval(v_phi), "tau": tau, "L": factor, "Q": covariance}
+        return self._globals.constrain(z)
 
     def _constrain_local(self, points: Array) -> dict[str, Array]:
         shape = (points.shape[0], self.layout.n_local, self.layout.local_dim)
@@ -359,7 +286,7 @@ class StochasticVolatility(OnePassModel):
     def _forecast(self, points: Array, h: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         n_points, size = len(points), self.layout.local_dim
         found = self._constrain_global(points[:, : self.layout.n_global])
-        mu, phi, root = found["mu"], found["phi"], self._root(found["tau"], found["L"])
+        mu, phi, root = found["mu"], found["phi"], self._globals.root(found["tau"], found["L"])
         centred = points[:, -size:] - mu
         y = np.empty((n_points, h, size))
         for k in range(h):
@@ -374,21 +301,8 @@ class StochasticVolatility(OnePassModel):
         vector = (size,)
         shapes = {"mu": vector, "phi": vector, "tau": vector, "L": (size, size), "y": (n_times, size)}
         found = take_natural(values, shapes, self.name)
-        factor = found["L"]
-        lengths = np.sqrt((factor**2).sum(axis=2))
-        refuse_outside(np.abs(found["phi"]) < 1, self.name, "phi", "inside (-1, 1)")
-        refuse_outside(found["tau"] > 0, self.name, "tau", "positive")
-        refuse_outside(np.triu(factor, 1) == 0, self.name, "L", "lower triangular")
-        refuse_outside(np.diagonal(factor, axis1=1, axis2=2) > 0, self.name, "L", "positive on its diagonal")
-        unit = np.abs(lengths - 1) < _ROW_LENGTH_TOLERANCE
-        refuse_outside(unit, self.name, "L", "a correlation matrix's factor, its rows of length 1")
-        parts = [
-            found["mu"],
-            interval_inverse(found["phi"]),
-            np.log(found["tau"]),
-            self._stored(lkj_cholesky_inverse(factor)),
-        ]
-        return np.concatenate([*parts, found["y"].reshape(-1, n_times * size)], axis=1)
+        z = self._globals.unconstrain(found, self.name)
+        return np.concatenate([z, found["y"].reshape(-1, n_times * size)], axis=1)
 
 
 def _inverse_of_lower(factor: Array) -> Array:
