@@ -618,6 +618,20 @@ def test_the_stages_follow_each_other() -> None:
     assert plan.is_last_stage
 
 
+def test_noise_that_would_make_the_scales_of_the_globals_collapse_is_answered_before_it_does() -> None:
+    """The rate then leaves `rate * noise / 2`, the curvature that a wrong border adds, at 1 for each of 16 globals."""
+    for square, expected in ((60.0, 0.5), (320.0, 0.1), (1e9, 0.02)):
+        plan = make_plan(layout=Layout(16, 2000, 1), warm=True)
+        assert plan.state.rate != 0.5
+        plan.begin_next_stage(0)
+        rows = np.tile([-50, 1.0, 0.0, square, 0.0, 1.0], (5, 1))
+        assert plan.finish_leg(5, rows, broke=False) == ("best" if expected == 0.5 else "back")
+        assert plan.next_leg().rate == pytest.approx(expected)
+        assert plan.next_leg().global_rate == pytest.approx(0.1 if expected == 0.5 else 0.3)
+        assert plan.finish_leg(10, rows, broke=False) == ("go on" if expected == 0.5 else "best")
+        assert plan.state.setbacks == 0
+
+
 def test_a_start_that_fails_is_left_for_the_family_that_was_asked_for() -> None:
     plan = make_plan(warm=True)
     for _ in range(20):

@@ -31,6 +31,7 @@ _SHARE_LEFT = 0.003  # or this share of what the family itself loses, about half
 _AGREE = 0.25  # inner products above this share of what noise brings say that directions agree
 _AVERAGING_RATE = 0.1  # the rate is halved down to here, and falls like 1/k below
 _GLOBAL_RATE = 0.3
+_LEAST_FIRST_RATE = 0.02
 _LONGEST_ANNEAL = 2000
 _SURE = 2.5  # standard errors of a rise
 
@@ -97,7 +98,7 @@ class NaturalPlan:
         n_samples: int | None,
         fixed: bool = False,
     ) -> None:
-        self.dim = layout.dim
+        self.dim, self.n_global = layout.dim, layout.n_global
         self.stages = stages_of(family, layout, warm)
         self.draws = [choose_draws(one, layout, n_samples, rate) for one in self.stages]
         self.momentum, self.fixed = momentum, fixed
@@ -168,6 +169,8 @@ class NaturalPlan:
             return self._set_back(done)
         if s.phase == CLIMB and (mean < s.best - 1 - 5 * math.hypot(error, s.best_error) or self._swings(error)):
             return self._set_back(done)
+        if self.is_last_stage and self._begins_too_fast(square - max(0.0, inner), global_square):
+            return self._begin_again(done)
         verdict = "go on"
         if mean > s.best:
             s.best, s.best_error, verdict = mean, error, "best"
@@ -205,6 +208,28 @@ class NaturalPlan:
             return "next stage from best" if not self.is_last_stage else "diverged"
         s.best = -math.inf  # that was the mean of a whole leg, and its start is lower
         s.rate, s.trust, s.since, s.phase, s.anneal_from = s.rate / 2, self._first_trust, done, CLIMB, -1
+        return "back"
+
+    def _begins_too_fast(self, noise: float, global_square: float) -> bool:
+        """Whether the first steps bring more noise into the border than the globals bear; their rate then falls.
+
+        A border that is wrong by e(n) standard deviations adds the sum of e(n)^2 to the curvature that the globals
+        feel, where their own is 1 each: their scales would collapse, and grow back no faster than the noise fades.
+        """
+        s = self.state
+        first = s.stage > 0 and sum(row[0] > s.since for row in self.history) == 1
+        if not (first and global_square and s.phase == CLIMB):
+            return False
+        bears = max(_LEAST_FIRST_RATE, 2 * self.n_global / max(noise, 1e-300))  # steady steps leave rate/2 of it
+        if s.rate <= 1.5 * bears:
+            return False
+        s.rate = bears
+        return True
+
+    def _begin_again(self, done: int) -> str:
+        s = self.state
+        s.best, s.since = -math.inf, done
+        s.global_rate = min(_GLOBAL_RATE, self.present.rate) if self.present.frames else 0.0
         return "back"
 
     def _swings(self, error: float) -> bool:
