@@ -190,11 +190,16 @@ def fit(
         warnings.warn(f"{model.label}: {problem}", ConvergenceWarning, stacklevel=2)
     for advice in found.advice:
         warnings.warn(f"{model.label}: {advice}", RefineWarning, stacklevel=2)
-    if not refine or found.status in ("diverged", "interrupted"):
-        return found
-    refined = found.refine(seed=settings.seed, progress=progress)
-    refined.warnings = [*found.warnings, *refined.warnings]
-    return refined
+    return refined(found, progress=progress) if refine else found
+
+
+def refined(fit: Fit, *, progress: bool) -> Fit:
+    """The fit refined, with its own warnings kept; itself where it diverged or was interrupted."""
+    if fit.status in ("diverged", "interrupted"):
+        return fit
+    found = fit.refine(seed=fit.spec.seed, progress=progress)
+    found.warnings = [*fit.warnings, *found.warnings]
+    return found
 
 
 def run(

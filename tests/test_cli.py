@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -97,6 +99,29 @@ def test_what_the_command_leaves_open(here, monkeypatch, options, counts):
     monkeypatch.setattr("pyturingvi.fitting.run", refuse)
     code, _, errors = here("fit", "volatility-small", "--simulated", *options.split())
     assert (code, errors) == (2, f"Error: {counts}\n")
+
+
+def test_refine_corrects_the_globals_of_a_table(tmp_path, here):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=60)
+    counts = rng.poisson(np.exp(0.5 + 0.4 * x + 0.5 * rng.normal(size=60)))
+    pd.DataFrame({"x": x, "counts": counts}).to_csv(tmp_path / "table.csv", index=False)
+    options = "--model robust-poisson --response counts --covariates x --refine --no-plot --quiet"
+    code, shown, errors = here("fit", "table.csv", *options.split())
+    assert (code, len(errors.splitlines())) == (0, 1)
+    assert errors.startswith("wrote ")
+    assert "integrated bound" in shown
+    assert "effective sample size" in shown
+    fit = tv.load_fit(tmp_path / "table-structured-refined.npz")
+    assert fit.refined.weighted
+    python = tv.fit(fit.model, refine=True, progress=False)
+    np.testing.assert_array_equal(fit.params, python.params)
+
+
+def test_what_refine_cannot_help_is_refused_before_any_work(here, tmp_path):
+    code, _, errors = here(*"fit volatility-small --simulated --refine --no-plot".split())
+    assert (code, "refine cannot help" in errors) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_budget_that_is_used_up_is_saved_and_ends_with_code_1(tmp_path, here):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ import typer
 
 from pyturingvi.cli.own_table import OwnTable
 from pyturingvi.cli.shared import EXIT_INTERRUPTED, EXIT_UNUSABLE, DataDir, Simulated, Variant, app, note
-from pyturingvi.errors import InputError, OutputError
+from pyturingvi.errors import ConvergenceWarning, InputError, OutputError
 
 if TYPE_CHECKING:
     from pyturingvi.models.base import Model
@@ -47,6 +48,9 @@ def fit(
     engine: Annotated[str, typer.Option(help="auto, numpy or julia.")] = "auto",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
+    refine: Annotated[
+        bool, typer.Option("--refine", help="Integrate the locals out and correct the globals (robust-poisson, irt).")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder, or path of an .npz file, for the results.")] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="File that keeps the run's state; an existing one is gone on with.")
@@ -78,16 +82,17 @@ def fit(
     """Fit a problem or a table of your own, print the summary, and write NAME-FAMILY.npz and NAME-FAMILY.png.
 
     It runs natural gradients until they have converged, or Adam with --stepsize, with --variant released from where
-    that code starts.
+    that code starts. What --refine has corrected is in NAME-FAMILY-refined.npz and .png.
 
     Exit code 0 means that the fit has converged and nothing speaks against it, 1 that it has not, diverged, ended below
     its start, made all the updates it was given, or that the data should be changed (what was fitted is saved all the
     same), 2 that an argument was refused before anything ran, 130 that it was interrupted (likewise saved).
     """
-    from pyturingvi.fitting import default_family, run
+    from pyturingvi.fitting import default_family, refined, run
     from pyturingvi.optimize.memory import check_limit
     from pyturingvi.plots import save_elbo_plot
     from pyturingvi.problems import start_scale
+    from pyturingvi.refine.refine import check_refinable
     from pyturingvi.settings import BY_STEPSIZE, Settings
     from pyturingvi.support.files import check_writable
     from pyturingvi.support.interrupts import DeferredInterrupt
@@ -113,7 +118,9 @@ def fit(
         settings = replace(settings, init_scale=start_scale(problem, variant))
     if family is None:
         settings = replace(settings, family=default_family(model, engine))
-    name = settings.family.name
+    if refine:
+        check_refinable(model)
+    name = f"{settings.family.name}-refined" if refine else settings.family.name
     target, picture = _targets(model.label, name, out, plot)
     if checkpoint is not None and check_writable(checkpoint, "--checkpoint") in (target, picture):
         raise InputError("--checkpoint and --out name the same file; the fit would replace its own checkpoint.")
@@ -125,15 +132,22 @@ def fit(
         progress=not quiet,
         budget_chosen=iterations is not None,
         several_starts=family is None,
+        check_shape=not refine,
     )
+    if refine:
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # they are told below
+            result = refined(result, progress=not quiet)
     with DeferredInterrupt() as late:  # Ctrl-C from here on must not cost the fit
         typer.echo(_summary_text(result))
         last = result.elbo.iloc[-1]
         typer.echo(
-            f"\n{model.label}, {name}, {result.engine} engine: ELBO {last['elbo']:.2f} "
+            f"\n{model.label}, {name}, {result.engine} engine: "
+            f"{'ELBO' if result.refined is None else 'integrated bound'} {last['elbo']:.2f} "
             f"(Monte Carlo standard error {last['std_error']:.2f}) "
             f"after {result.n_updates:,} updates in {result.seconds:.1f} s"
         )
+        if result.refined is not None:
+            typer.echo(result.refined.words)
         if result.starts is not None:
             note(result.starts.words)
         result.save(target)

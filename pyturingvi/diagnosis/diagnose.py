@@ -112,7 +112,8 @@ def _of_refined(refined: Refinement, *, with_others: bool) -> dict[str, Any]:
     """What its own draws have; the Gaussian behind it holds its locals otherwise. Restarts have an ELBO each."""
     weights = refined.weights[refined.weights > 0]
     bound = {} if with_others else {"elbo": refined.bound, "elbo_error": refined.bound_error}
-    return {"spread": float(np.log(weights).std()), **bound}
+    endless = refined.endless_words if refined.endless else ""
+    return {"spread": float(np.log(weights).std()), "endless": endless, **bound}
 
 
 def _finite_mean(values: np.ndarray) -> float:

@@ -82,7 +82,7 @@ class Findings:
     """All figures that a verdict rests on.
 
     `cut_short` says that an optimizer that ends by itself had not when its updates were used up, and `capped` that
-    their number was not chosen by the user.
+    their number was not chosen by the user. `endless` tells of tails of a refined fit that have no end in sight.
     """
 
     status: str
@@ -98,6 +98,7 @@ class Findings:
     integrated: bool = False
     refinable: bool = False
     refined: bool = False
+    endless: str = ""
     moves: Moves | None = None
     globals: GlobalMoves | None = None
     restarts: list[RestartEnd] = field(default_factory=list)
@@ -170,6 +171,8 @@ def _of_the_check(found: Findings) -> Iterator[tuple[int, str]]:
 
 
 def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
+    if found.endless:
+        yield 1, found.endless
     joint, moves, globals_ = found.joint, found.moves, found.globals
     if moves is None or globals_ is None:
         if joint.reliable or joint.spread < 0.5:

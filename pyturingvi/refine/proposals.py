@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
@@ -34,9 +35,22 @@ class Gaussian:
     mean: np.ndarray
     root: np.ndarray
 
+    def place(self, u: np.ndarray) -> np.ndarray:
+        """The points (n, d) of noise u (n, d)."""
+        return np.asarray(self.mean + u @ self.root.T)
+
+    def noise(self, z: np.ndarray) -> np.ndarray:
+        """The noise (n, d) of points z (n, d)."""
+        return np.asarray(np.linalg.solve(self.root, (z - self.mean).T).T)
+
+    @property
+    def log_det(self) -> float:
+        """Log of the volume that the unit cube of noise takes."""
+        return float(np.log(np.abs(np.diag(self.root))).sum())
+
     def draw(self, n: int, source: np.random.Generator) -> np.ndarray:
         """Draws (n, d)."""
-        return np.asarray(self.mean + source.standard_normal((n, len(self.mean))) @ self.root.T)
+        return self.place(source.standard_normal((n, len(self.mean))))
 
     def log_density(self, z: np.ndarray) -> np.ndarray:
         """Log density (n,) at z (n, d)."""
@@ -97,12 +111,17 @@ class Surrogate:
 
     def log_density(self, z: np.ndarray) -> np.ndarray:
         """Log density (n,) at z (n, d)."""
-        u = np.linalg.solve(self.frame.root, (z - self.frame.mean).T).T
+        u = self.frame.noise(z)
         likelihood = u @ self.slope + 0.5 * ((u @ self.curvature) * u).sum(axis=1)
         return np.asarray(self.prior(z) + likelihood - self.log_total)
 
 
-Proposal = Gaussian | Mixture | Surrogate
+class Proposal(Protocol):
+    """What draws may come from."""
+
+    def log_density(self, z: np.ndarray) -> np.ndarray:
+        """Normalized log density (n,) at z (n, d)."""
+        ...
 
 
 def surrogate_through(
@@ -116,7 +135,7 @@ def surrogate_through(
     finite = np.isfinite(likelihood)
     if not has_curvature(int(finite.sum()), z.shape[1]):
         return None
-    u = np.linalg.solve(frame.root, (z[finite] - frame.mean).T).T
+    u = frame.noise(z[finite])
     slope, curvature, _ = quadratic_fit(likelihood[finite], u)
     values, vectors = np.linalg.eigh(curvature)
     return Surrogate(prior, frame, slope, (vectors * np.minimum(values, 0.0)) @ vectors.T)

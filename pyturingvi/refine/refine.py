@@ -24,6 +24,7 @@ from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.refine.integrated_model import IntegratedModel
 from pyturingvi.refine.proposals import Gaussian, weighted_covariance
 from pyturingvi.refine.refinement import LEAST_SHARE, Refinement
+from pyturingvi.refine.tails import LARGEST_BEYOND
 from pyturingvi.refine.weighted_draws import WeightedDraws
 from pyturingvi.settings import FitSpec, Settings
 from pyturingvi.support.parallel import Workers, available_cores
@@ -173,7 +174,14 @@ class _Stepping:
         model = self.model
         cheap = defines(model, "_global_term") or model.dim <= _SMALL
         prior = model._global_term if cheap else None
-        draws = WeightedDraws(lambda z: self._integrals(rule, z), prior, self.seed)
+        map_ = self.workers.map if model.thread_safe else map
+        integrals = LocalIntegrals(model, self.parts, rule)
+        draws = WeightedDraws(
+            lambda z: integrals.log_density(z, map_),
+            prior,
+            self.seed,
+            lambda z: integrals.log_density_and_gradient(z, map_),
+        )
         draws.draw_from(Gaussian(self.mean, self.scale), n_draws)
         found = importance_weights(draws.log_ratios)
         weighted = found.reliable and found.ess >= LEAST_SHARE * n_draws
@@ -196,6 +204,8 @@ class _Stepping:
             integration_error=abs(more),
             n_nodes=rule.size,
             n_steps=n_steps,
+            tails=[model.global_labels[ridge.k] for ridge in draws.ridges],
+            endless=[model.global_labels[ridge.k] for ridge in draws.ridges if ridge.beyond > LARGEST_BEYOND],
         )
 
     # ---- the result as a Gaussian -------------------------------------------------------------------------
@@ -232,6 +242,8 @@ class _Stepping:
                 f"effective sample size of {found.ess:,.0f} of {len(found.draws):,}. They are not used; the globals "
                 "are the Gaussian stepped on the density with the locals integrated out."
             )
+        if found.endless:
+            self.problems.append(found.endless_words)
 
     def _fits(self, n_nodes: int) -> bool:
         return refine_bytes(self.model.layout, n_nodes, 0) <= available_memory()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,11 @@ class Refinement:
         Nodes along each variable of a local, or draws of it.
     n_steps : int
         Natural-gradient updates made on q(z).
+    tails : list of str
+        Globals with a tail that draws of q(z) do not reach, as of the logarithm of a scale that may be 0: draws were
+        made along it too.
+    endless : list of str
+        Those of them whose density falls so slowly that a good part of it may lie farther out than was looked.
     """
 
     draws: np.ndarray
@@ -53,6 +58,8 @@ class Refinement:
     integration_error: float
     n_nodes: int
     n_steps: int
+    tails: list[str] = field(default_factory=list)
+    endless: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<Refinement: {self.words}>"
@@ -65,6 +72,15 @@ class Refinement:
             f"{self.log_evidence:.2f} (standard error {self.log_evidence_error:.2g})"
         )
         return figures if self.weighted else f"{figures}; the weights are not used"
+
+    @property
+    def endless_words(self) -> str:
+        """What is told of `endless`."""
+        listed = ", ".join(self.endless)
+        return (
+            f"The density falls so slowly along {listed} that a good part of it may lie farther out than was looked: "
+            "the posterior may have no mean there. A prior that falls faster mends that."
+        )
 
     @property
     def importance(self) -> ImportanceWeights:

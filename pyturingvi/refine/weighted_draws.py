@@ -17,6 +17,7 @@ from pyturingvi.refine.proposals import (
     mixture_through,
     surrogate_through,
 )
+from pyturingvi.refine.tails import LEAST_MISSING, Ridge, Tails, find_ridges
 
 _ENOUGH = 0.5  # effective share of the draws from which no more are made
 _GOOD_K = 0.5
@@ -34,12 +35,19 @@ class WeightedDraws:
     prior : callable or None
         The global term (n,) at z (n, d), where that is not.
     seed : int
+    with_gradient : callable, optional
+        Integrated log density (n,) and its gradient (n, d), by which tails are found; by default none are looked for.
     """
 
     def __init__(
-        self, log_p: Callable[[np.ndarray], np.ndarray], prior: Callable[[np.ndarray], np.ndarray] | None, seed: int
+        self,
+        log_p: Callable[[np.ndarray], np.ndarray],
+        prior: Callable[[np.ndarray], np.ndarray] | None,
+        seed: int,
+        with_gradient: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
     ) -> None:
-        self.log_p, self.prior, self.seed = log_p, prior, seed
+        self.log_p, self.prior, self.seed, self.with_gradient = log_p, prior, seed, with_gradient
+        self.ridges: list[Ridge] = []
         self.z = np.empty((0, 0))
         self.logs = np.empty(0)
         self.drawn: list[tuple[int, Proposal]] = []
@@ -59,7 +67,8 @@ class WeightedDraws:
     def draw_from(self, q: Gaussian, n: int) -> None:
         """Half of n draws from q(z), half from the surrogate through them or from q(z) again.
 
-        Then half of n more from a mixture through all these, up to three times, while the weights are not good.
+        Then half of n more along tails that these do not reach, and from a mixture through all these, up to three
+        times, while the weights are not good.
         """
         source = generator(np, self.seed, SAMPLE_STREAM, 8)
         half = n // 2
@@ -71,12 +80,26 @@ class WeightedDraws:
         else:
             self._add(found[0], found[1])
             self.total_error = 0.5 * found[2]
+        tails = self._tails(q)
+        if tails is not None:
+            self._add(tails.draw(half, source), tails)
         for _ in range(_MIXTURES):
             weights = importance_weights(self.log_ratios)
             if weights.ess < _HOPELESS * n or (weights.ess >= _ENOUGH * len(self.z) and weights.k_hat <= _GOOD_K):
                 break
             mixture = mixture_through(self.z, weights.weights, weights.ess, source)
             self._add(mixture.draw(half, source), mixture)
+
+    def _tails(self, q: Gaussian) -> Tails | None:
+        """Where the density along a global has mass that the proposals so far do not have."""
+        if self.with_gradient is None:
+            return None
+        total = log_mean_weight(self.log_ratios)[0]
+        for ridge in find_ridges(q, self.with_gradient):
+            drawn = log_mixture(q.place(ridge.points), self.drawn)
+            if ridge.missing(ridge.logs - drawn - total) > LEAST_MISSING:
+                self.ridges.append(ridge)
+        return Tails(q, self.ridges) if self.ridges else None
 
     def _add(self, z: np.ndarray, proposal: Proposal) -> None:
         if self.drawn and self.drawn[0][1] is proposal:
