@@ -116,8 +116,8 @@ def test_sizes_of_batches_are_few_and_near() -> None:
     sizes = [batch_size(n) for n in range(1, 257)]
     assert all(size >= n for n, size in enumerate(sizes, 1))
     assert all(size <= 1.25 * n for n, size in enumerate(sizes, 1) if n >= 16)
-    assert len(set(sizes)) == 17
-    assert [batch_size(n) for n in (1, 16, 112, 256)] == [16, 16, 112, 256]
+    assert len(set(sizes)) == 18
+    assert [batch_size(n) for n in (1, 8, 9, 16, 112, 256)] == [16, 8, 16, 16, 112, 256]
     assert {coarse_size(n) for n in range(1, 257)} == {16, 32, 64, 128, 256}
     assert all(n <= coarse_size(n) < max(17, 2 * n) for n in range(1, 257))
 

@@ -12,6 +12,7 @@ import numpy as np
 
 SEEDS = 1 << 53  # whole numbers that a float64 holds: a seed stands beside a point
 _FEWEST, _MOST = 16, 256  # points in a call
+_OF_A_STEP = 8
 
 
 def in_64_bits() -> AbstractContextManager[Any]:
@@ -134,7 +135,13 @@ def _in_pieces(call: Callable[[Any], Any], points: np.ndarray, size_of: Callable
 
 
 def batch_size(n: int) -> int:
-    """The size that a batch of n points is filled up to: 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, ..."""
+    """The size that a batch of n points is filled up to: 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, ...
+
+    5 to 8 points have a size of their own: 8 draws are what optimizers with a stepsize take at each update. Fewer are
+    rare, and not worth a compilation.
+    """
+    if 4 < n <= _OF_A_STEP:
+        return _OF_A_STEP
     step = 1 << max(0, (n - 1).bit_length() - 3)
     return max(_FEWEST, -(-n // step) * step)
 
