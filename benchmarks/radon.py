@@ -24,7 +24,7 @@ def data() -> dict[str, np.ndarray]:
     county = table["county"].to_numpy() - 1
     return {
         "county": county,
-        "first_floor": 1.0 - table["basement"].to_numpy(dtype=float),
+        "first_floor": table["basement"].to_numpy(dtype=float),  # named after the basement, but 1 is the first floor
         "uranium": table.groupby("county")["uranium"].first().to_numpy(dtype=float),
         "y": table["log.radon"].to_numpy(dtype=float),
     }
@@ -66,8 +66,8 @@ def by_hand(county: np.ndarray, first_floor: np.ndarray, uranium: np.ndarray, y:
 
 
 # ---- JAX ------------------------------------------------------------------------------------------------------
-def in_jax(county: np.ndarray, first_floor: np.ndarray, uranium: np.ndarray, y: np.ndarray) -> tv.models.Jax:
-    """The model as a function of a dictionary."""
+def jax_density(county: np.ndarray, first_floor: np.ndarray, uranium: np.ndarray, y: np.ndarray) -> Any:
+    """The model as a function of a dictionary, and an example of this."""
     import jax.numpy as jnp
     from jax.scipy.stats import norm
 
@@ -82,7 +82,12 @@ def in_jax(county: np.ndarray, first_floor: np.ndarray, uranium: np.ndarray, y: 
         return prior + counties.sum() + norm.logpdf(y, mean, sd_house).sum()
 
     example = {**dict.fromkeys(GLOBALS, 0.0), "level": np.zeros(len(uranium)), "floor": np.zeros(len(uranium))}
-    return tv.models.Jax(radon, example)
+    return radon, example
+
+
+def in_jax(**arrays: np.ndarray) -> tv.models.Jax:
+    """The JAX function, in one line."""
+    return tv.models.Jax(*jax_density(**arrays))
 
 
 # ---- NumPyro --------------------------------------------------------------------------------------------------
@@ -106,8 +111,8 @@ def in_numpyro(**arrays: np.ndarray) -> tv.models.NumPyro:
 
 
 # ---- PyMC -----------------------------------------------------------------------------------------------------
-def in_pymc(county: np.ndarray, first_floor: np.ndarray, uranium: np.ndarray, y: np.ndarray) -> tv.models.PyMC:
-    """The PyMC model, in one line more."""
+def pymc_model(county: np.ndarray, first_floor: np.ndarray, uranium: np.ndarray, y: np.ndarray) -> Any:
+    """The model as a `pymc.Model`."""
     import pymc as pm
 
     with pm.Model(coords={"counties": range(len(uranium))}) as model:
@@ -116,4 +121,9 @@ def in_pymc(county: np.ndarray, first_floor: np.ndarray, uranium: np.ndarray, y:
         level = pm.Normal("level", base + by_uranium * uranium, sds[0], dims="counties")
         floor = pm.Normal("floor", effect, sds[1], dims="counties")
         pm.Normal("y", level[county] + floor[county] * first_floor, sds[2], observed=y)
-    return tv.models.PyMC(model)
+    return model
+
+
+def in_pymc(**arrays: np.ndarray) -> tv.models.PyMC:
+    """The PyMC model, in one line."""
+    return tv.models.PyMC(pymc_model(**arrays))
