@@ -134,7 +134,7 @@ def fit(
     -----
     ConvergenceWarning
         Where the fit diverged, ended below its start, had not converged when updates ran out whose number you did not
-        choose, or the model advises to change its data; or where the density has another shape than the fit: globals
+        choose, had gone astray when they ran out whoever chose it, or the model advises to change its data; or where the density has another shape than the fit: globals
         that would move by much with the locals integrated out. `Fit.diagnose` looks closer.
     RefineWarning
         Where `Fit.refine` would move globals by more than half of their standard deviations, or change these by 1.3.
@@ -291,6 +291,7 @@ def run(
         elbo_at(model, family, initial, settings.seed) if below else None,
         budget_chosen=budget_chosen,
         ends_by_itself=settings.optimizer.ends_by_itself,
+        astray=outcome.astray,
         advice=model.advice(),
     )
     if outcome.status == "converged":

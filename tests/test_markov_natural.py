@@ -120,19 +120,23 @@ def test_each_block_of_a_step_is_shortened_to_the_trust_region(layout: Layout, t
     d_z, n = layout.n_global, layout.n_local
     flat = placed.bound.to_flat(step)
     (a, k), chain = dense_markov_step(layout, flat), matrices(layout, flat)
-    factors = []
+    factors: list[float] = []
+    longer: list[bool] = []
     for rows in [np.arange(d_z), *(np.arange(layout.dim)[layout.block_slice(i)] for i in range(n))]:
         if not len(rows):
             continue
         i = (rows[0] - d_z) // layout.local_dim if rows[0] >= d_z else 0
         norm = np.sqrt((a[rows] ** 2).sum() + (k[rows] ** 2).sum() + ((chain[i - 1] ** 2).sum() if i else 0))
-        factors.append(min(1.0, trust / norm))
+        longer.append(norm > trust)
+        factors.append(
+            min(1.0, trust / norm, -1 / min(k[rows, rows].min(), -1.0))
+        )  # no scale falls by more than a half
         a[rows] *= factors[-1]
         k[rows] *= factors[-1]
         if i:
             chain[i - 1] *= factors[-1]
     share = placed.coordinates.limit(step, trust)
-    assert share == pytest.approx(np.mean([factor < 1 for factor in factors]))
+    assert share == pytest.approx(np.mean(longer))
     found = placed.bound.to_flat(step)
     (found_a, found_k), found_chain = dense_markov_step(layout, found), matrices(layout, found)
     for one, other in ((found_a, a), (found_k, k), (found_chain, chain)):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy import integrate
+from scipy import integrate, stats
 from targets import TRACE, GaussianTarget, assert_same_run, hierarchical_normal
 
 import pyturingvi as tv
@@ -342,6 +342,58 @@ def test_a_run_that_leaves_where_it_cannot_go_comes_back() -> None:
     assert found.status == "converged"
     np.testing.assert_allclose(found.location, 50, atol=0.2)
     assert last(found)[0] == pytest.approx(2.5 * math.log(2 * math.pi), abs=0.1)
+
+
+def far_modes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Halves of N(-30, 1) and N(30, 1) in all coordinates together, normalized."""
+    parts = np.stack([stats.norm.logpdf(points, place).sum(axis=1) for place in (-30, 30)])
+    total = np.logaddexp(*parts)
+    shares = np.exp(parts - total)[:, :, None]
+    return total - math.log(2), shares[0] * (-30 - points) + shares[1] * (30 - points)
+
+
+@pytest.mark.parametrize("layout", [Layout(1, 0, 0), Layout(4, 0, 0), Layout(1, 3, 1), Layout(2, 3, 2)], ids=str)
+@pytest.mark.parametrize("family", ["structured", "full-rank"])
+def test_a_fit_between_two_far_modes_ends_in_one(layout: Layout, family: str) -> None:
+    """Its steps are as wide as the modes are apart, where they began: an ELBO of -1e86 was once what came of them."""
+    model = tv.models.LogDensity(far_modes, layout)
+    start = float(far_modes(np.zeros((1, layout.dim)))[0][0]) - layout.dim  # about the ELBO of N(0, 0.01)
+    for seed in range(2):
+        found = fit(model, family, seed=seed)
+        assert found.status == "converged"
+        assert last(found)[0] == pytest.approx(-math.log(2), abs=0.05)  # the KL divergence of one of two halves
+        np.testing.assert_allclose(abs(found.location), 30, atol=0.2)
+        for n in (30, 100):
+            short = fit(model, family, seed=seed, n_iterations=n)
+            assert last(short)[0] > 2 * start
+
+
+def test_a_budget_that_ends_in_a_bad_stretch_returns_the_best_before_it() -> None:
+    """From some call on, slopes lead away by steps that no trust region bears."""
+    calls, bad_from = [0], [10**9]
+
+    def treacherous(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        calls[0] += 1
+        slopes = -(points - 1)
+        return -0.5 * ((points - 1) ** 2).sum(axis=1), -1e3 * slopes if calls[0] > bad_from[0] else slopes
+
+    model = tv.models.LogDensity(treacherous, Layout(2, 0, 0))
+    calls[0] = 0
+    good = fit(model, "mean-field", n_iterations=20)
+    per_update = (calls[0] - 2) // 20
+    bad_from[0], calls[0] = 20 * per_update + 1, 0
+    with pytest.warns(tv.ConvergenceWarning, match="25 updates made .* led astray, and the best parameters before"):
+        found = fit(model, "mean-field", n_iterations=25)
+    assert (found.status, found.n_updates) == ("completed", 25)
+    assert last(found)[0] > last(good)[0] - 1
+
+
+def test_a_density_without_an_end_is_told_also_where_the_budget_was_chosen() -> None:
+    with pytest.warns(
+        tv.ConvergenceWarning, match=r"200 updates made .*; its parameters have run to .* has a prior\.$"
+    ):
+        found = fit(tv.models.LogDensity(lambda x: (0.5 * (x**2).sum(axis=1), x), Layout(1, 0, 0)), n_iterations=200)
+    assert found.status == "completed"
 
 
 # ---- where a run stops --------------------------------------------------------------------------------------

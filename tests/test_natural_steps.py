@@ -142,15 +142,20 @@ def blocks_of(family: Family, layout: Layout) -> list[list[int]]:
 @each_layout
 @each_family
 def test_each_block_of_a_step_is_shortened_to_the_trust_region(family: Family, layout: Layout, trust: float) -> None:
+    """And until no scale contracts by more than a half, where `1 + k + k^2/2` is smallest."""
     placed = Placed(family, layout)
     step = placed.step()
     a, k = placed.dense(step)
-    longer = 0
+    longer = contracted = 0
     for rows in blocks_of(family, layout):
         norm = math.sqrt((a[rows] ** 2).sum() + (k[rows] ** 2).sum())
         longer += norm > trust
-        a[rows] *= min(1.0, trust / norm)
-        k[rows] *= min(1.0, trust / norm)
+        least = -min(k[rows, rows].min(), -1.0)
+        contracted += trust / norm > 1 / least
+        factor = min(1.0, trust / norm, 1 / least)
+        a[rows] *= factor
+        k[rows] *= factor
+    assert contracted or trust < 2 or layout.dim < 3
     share = placed.coordinates.limit(step, trust)
     assert share == pytest.approx(longer / len(blocks_of(family, layout)))
     for found, expected in zip(placed.dense(step), (a, k), strict=True):
@@ -477,6 +482,30 @@ def test_an_elbo_that_is_none_is_a_setback(mean: float) -> None:
     assert feed(plan, -10) == "best"
     assert feed(plan, mean) == "back"
     assert feed(make_plan(), -10, variance=math.nan) == "back"
+
+
+def test_a_leg_that_explodes_is_a_setback_though_its_noise_is_as_large() -> None:
+    rows = np.tile([-10, 1.0, 1.0, 2.0, 0.0, 1.0], (5, 1))
+    exploding = rows.copy()
+    exploding[2:, :2] = [[-1e3, 1e7], [-1e20, 1e41], [-1e60, 1e121]]
+
+    def finish(rows: np.ndarray) -> str:
+        return plan.finish_leg(plan.next_leg().last, rows, broke=False)
+
+    plan = make_plan()
+    assert finish(exploding) == "back"  # the first of all, below its own beginning
+    assert finish(exploding) == "back"
+    assert finish(rows) == "best"
+    assert finish(exploding) == "back"
+
+
+def test_no_end_is_seen_while_the_average_turns() -> None:
+    """Directions all alike, against an average of earlier ones: as far from the optimum as ever."""
+    ends = []
+    for inner in (-0.2, -1.5):
+        plan = make_plan()
+        ends.append(any(feed(plan, -50 - 0.01 * k, inner=inner) == "converged" for k in range(12)))
+    assert ends == [True, False]
 
 
 def test_a_fall_beyond_noise_is_a_setback_and_within_it_is_none() -> None:

@@ -133,9 +133,10 @@ function dense_markov_update(model, family, flat, U; rate, trust)
         lag = n > 1 ? sum(abs2, step_L[n - 1]) : 0.0
         size = sqrt(sum(abs2, step_a[block]) + sum(abs2, step_K[block, :]) + lag)
         cut += size > trust
-        step_a[block] .*= min(1, trust / size)
-        step_K[block, :] .*= min(1, trust / size)
-        n > 1 && (step_L[n - 1] .*= min(1, trust / size))
+        factor = min(1, trust / size, -1 / min(-1, minimum(diag(step_K)[block])))
+        step_a[block] .*= factor
+        step_K[block, :] .*= factor
+        n > 1 && (step_L[n - 1] .*= factor)
     end
     pack(location, scale, chain) = [
         location; [scale[j + k - structured.colptr[j], j] for j in 1:d for k in structured.colptr[j]:(structured.colptr[j + 1] - 1)];

@@ -75,8 +75,9 @@ function dense_update(model, family, flat, U; rate, trust, global_rate=0.0)
     for block in blocks
         size = sqrt(sum(abs2, step_a[block]) + sum(abs2, step_K[block, :]))
         cut += size > trust
-        step_a[block] .*= min(1, trust / size)
-        step_K[block, :] .*= min(1, trust / size)
+        factor = min(1, trust / size, -1 / min(-1, minimum(diag(step_K)[block])))  # where 1 + k + k^2/2 is smallest
+        step_a[block] .*= factor
+        step_K[block, :] .*= factor
     end
     same_block = zeros(d, d)
     foreach(block -> same_block[block, block] .= 1, blocks)
@@ -112,6 +113,21 @@ variance(x) = sum(abs2, x .- sum(x) / length(x)) / (length(x) - 1)
     @test of_globals ≈ expected.of_globals rtol = 1e-11
 end
 
+@testset "a scale that is far too wide falls by half, whatever its step says: $(nameof(typeof(family)))" for
+    family in STANDARD_FAMILIES
+
+    layout = P.Layout(2, 3, 2)
+    rng, d = MersenneTwister(33), P.dim(layout)
+    model = P.IsotropicGaussian(layout, 0.0, 0.01)
+    flat, noise = random_member(rng, family, layout), randn(rng, d, 40, 1)
+    expected = dense_update(model, family, flat, noise[:, :, 1]; rate=0.5, trust=1e3)
+    run = natural_run(model, family, flat; noise)
+    @test P.advance!(run, P.Leg(0.5, 0.9, 1e3, -1), 1; n_samples=40).finite
+    @test run.flat ≈ expected.moved rtol = 1e-11
+    places = d .+ P.diagonal(P.ScalePattern(family, layout))
+    @test minimum(run.flat[places] ./ flat[places]) ≈ 0.5 rtol = 1e-12
+end
+
 @testset "many dense columns and draws go in panels and chunks: $(nameof(typeof(family)))" for
     (family, layout) in [(P.FullRank(), P.Layout(300, 0, 0)), (P.Structured(), P.Layout(150, 100, 2)), (P.MeanField(), P.Layout(0, 5000, 1))]
 
@@ -126,6 +142,7 @@ end
         c, U = flat[(d + 1):end], noise[:, :, 1]
         h = c .* ((0.3 .- (flat[1:d] .+ c .* U)) ./ 2) .+ U
         a, k = 0.3 .* vec(sum(h; dims=2)) ./ 150, 0.3 .* vec(sum(h .* U; dims=2)) ./ 300
+        @test minimum(k) > -1
         @test run.flat ≈ [flat[1:d] .+ c .* a; c .* (1 .+ k .+ k .^ 2 ./ 2)] rtol = 1e-11
     else
         @test run.flat ≈ dense_update(model, family, flat, noise[:, :, 1]; rate=0.3, trust=1e3).moved rtol = 1e-10

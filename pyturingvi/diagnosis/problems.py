@@ -16,6 +16,7 @@ def convergence_problems(
     *,
     budget_chosen: bool = False,
     ends_by_itself: bool = False,
+    astray: bool = False,
     advice: Sequence[str] = (),
 ) -> list[str]:
     """Reasons not to trust a run, a sentence or two each; none where nothing is wrong.
@@ -32,17 +33,22 @@ def convergence_problems(
         Whether the user said how many updates to make: who does need not be told that more would help.
     ends_by_itself : bool
         Whether the optimizer ends when it has converged: that it has not is then all that need be known.
+    astray : bool
+        Whether it was not on its way when its updates were used up, as `message` says: no budget explains that.
     advice : sequence of str
         What the model says of its data.
     """
     found = []
+    remedy = "Try another init_location or a smaller init_scale" if ends_by_itself else "Use a smaller stepsize"
     if status == "diverged":
         found.append(f"The fit diverged: {message}")
     elif rows and start is not None and has_exploded(rows[-1], start):
         found.append(
             f"The fit has exploded: its ELBO was {start[0]:.6g} at the start and is {rows[-1][1]:.6g} at the end. "
-            "Use a smaller stepsize; what is returned is of no use."
+            f"{remedy}; what is returned is of no use."
         )
+    elif astray:
+        found.append(f"The fit had not converged: {message}.")
     elif status == "completed" and not budget_chosen:
         trend = last_third(rows)
         if ends_by_itself:

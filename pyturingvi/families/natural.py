@@ -88,17 +88,29 @@ class NaturalCoordinates(ABC):
 
     @abstractmethod
     def limit(self, step: Array, trust: float) -> float:
-        """Shorten each block of a step to norm `trust` in place; the share of blocks that were longer."""
+        """Shorten each block of a step in place, to norm `trust` and until no diagonal entry of K is below -1.
+
+        `1 + k + k^2/2` is smallest at -1: what is to contract by more would grow. Returns the share of blocks longer
+        than `trust`.
+        """
 
     @abstractmethod
     def retract(self, work: Array, step: Array) -> None:
         """Make the step: change the parameters in place."""
 
-    def _shrink(self, squares: Array, trust: float) -> tuple[Array, float]:
-        """Factors that bring blocks of these squared norms to `trust`, and the share below 1."""
+    def _shrink(self, squares: Array, least: Array, trust: float) -> tuple[Array | None, float]:
+        """Factors of blocks with these squared norms and least diagonal entries, and the share longer than `trust`.
+
+        None where all would be 1.
+        """
         xp = self.bound.xp
         factors = trust / xp.sqrt(xp.maximum(squares, trust * trust))
-        return factors, float((factors < 1).mean())
+        share = float((factors < 1).mean())
+        if float(least.min()) < -1:
+            factors = xp.minimum(factors, 1 / xp.maximum(-least, 1))
+        elif not share:
+            return None, 0.0
+        return factors, share
 
 
 class MeanFieldCoordinates(NaturalCoordinates):
@@ -110,8 +122,8 @@ class MeanFieldCoordinates(NaturalCoordinates):
 
     def limit(self, step: Array, trust: float) -> float:
         both = step.reshape(2, -1)
-        factors, share = self._shrink((both * both).sum(axis=0), trust)
-        if share:
+        factors, share = self._shrink((both * both).sum(axis=0), both[1], trust)
+        if factors is not None:
             both *= factors
         return share
 
@@ -177,10 +189,10 @@ class StructuredCoordinates(NaturalCoordinates):
     def limit(self, step: Array, trust: float) -> float:
         bound, xp, layout = self.bound, self.bound.xp, self.bound.layout
         d_z, d, n = layout.n_global, layout.dim, layout.n_local
-        shares, z, zz = [], step[:d_z], step[bound._zz]
+        shares, z, zz, diagonal = [], step[:d_z], step[bound._zz], step[bound.diagonal]
         if d_z:
-            factor, share = self._shrink(xp.stack([z @ z + zz @ zz]), trust)
-            if share:
+            factor, share = self._shrink(xp.stack([z @ z + zz @ zz]), diagonal[:d_z].min().reshape(1), trust)
+            if factor is not None:
                 z *= factor
                 zz *= factor
             shares.append((1, share))
@@ -190,8 +202,9 @@ class StructuredCoordinates(NaturalCoordinates):
             squares += xp.einsum("nk,nk->n", blocks, blocks)
             chain = self._chain_of(step)
             squares[n - len(chain) :] += (chain * chain).sum(axis=(1, 2))
-            factors, share = self._shrink(squares, trust)
-            if share:
+            least = diagonal[d_z:].reshape(n, -1).min(axis=1)
+            factors, share = self._shrink(squares, least, trust)
+            if factors is not None:
                 blocks *= factors[:, None]
                 chain *= factors[n - len(chain) :, None, None]
                 each = xp.repeat(factors, layout.local_dim)
@@ -229,8 +242,9 @@ class FullRankCoordinates(NaturalCoordinates):
         return slopes @ self.bound._dense(work)
 
     def limit(self, step: Array, trust: float) -> float:
-        factor, share = self._shrink(self.bound.xp.stack([step @ step]), trust)
-        if share:
+        least = step[self.bound.diagonal].min().reshape(1)
+        factor, share = self._shrink(self.bound.xp.stack([step @ step]), least, trust)
+        if factor is not None:
             step *= factor
         return share
 

@@ -33,6 +33,7 @@ class Outcome:
     """What a run hands back: flat parameters, updates made, how it ended and why, and whether at `StopWithin`.
 
     gain: rise of the ELBO over the last part of a run that has converged, and its standard error.
+    astray: whether a run that used its updates up was not on its way, so that to choose their number excuses nothing.
     """
 
     params: np.ndarray
@@ -41,6 +42,7 @@ class Outcome:
     message: str
     arrived: bool = False
     gain: tuple[float, float] | None = None
+    astray: bool = False
 
 
 class RunMonitor:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,12 +15,14 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.monitor import Outcome, RunMonitor, Snapshot
 from pyturingvi.optimize.natural_plan import CAP, HISTORY_COLUMNS, Leg, NaturalPlan
 from pyturingvi.optimize.natural_rule import NaturalGradient
+from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 
 if TYPE_CHECKING:
     from pyturingvi.settings import Settings
 
 VECTORS = ("params", "velocity", "mark", "best")
 _RUNAWAY = 1e15  # a parameter beyond is on its way to infinity
+_NUDGE = 0.5
 _COLUMNS = 6  # of what a leg reports: mean, variance, inner, square, shortened, global_square
 
 
@@ -157,6 +159,8 @@ class _Loop:
         self.initial = first.bind(model.layout).initial_flat(*start) if self.narrowable else initial
         self.rows = np.empty((0, _COLUMNS))  # of the leg at hand
         self.begun = self.saved = self.due = False  # due: an estimate of the ELBO
+        self.finite = True  # whether the last update was
+        self.astray = False  # a run that must be told of whoever chose its budget
         self.status, self.message = "completed", ""
 
     # ---- life ---------------------------------------------------------------------------------------------
@@ -214,12 +218,14 @@ class _Loop:
 
     def _finish_leg(self, finite: bool) -> str:
         plan, stepper, rows = self.plan, self.stepper, self.rows
-        self.rows = np.empty((0, _COLUMNS))
+        self.rows, self.finite = np.empty((0, _COLUMNS)), finite
         verdict = plan.finish_leg(stepper.done, rows, broke=not finite)
         if verdict in ("back", "diverged", "next stage from best"):
             stepper.recall()
             if verdict == "back" and not stepper.done and self.narrowable and not plan.state.stage:
                 self._narrow()
+            elif verdict == "back" and finite and plan.state.setbacks > 1:
+                self._nudge()
         elif verdict == "best":
             stepper.keep()
         if verdict.startswith("next stage"):
@@ -239,6 +245,18 @@ class _Loop:
         self.initial[self.model.dim :] /= 10
         self.stepper.begin(self.plan.family, {"params": self.initial}, 0)
 
+    def _nudge(self) -> None:
+        """Leave the best by half a standard deviation: draws in pairs hold a run on an axis of symmetry.
+
+        Between two modes that mirror each other a fit is as wide as they are apart, and falls again and again.
+        """
+        plan, stepper, dim = self.plan, self.stepper, self.model.dim
+        bound: Any = plan.family.bind(self.model.layout).natural_coordinates().bound
+        work = bound.from_flat(stepper.standardized())
+        noise = generator(np, self.settings.seed, SAMPLE_STREAM, 14, int(plan.state.setbacks)).standard_normal(dim)
+        work[:dim] += _NUDGE / math.sqrt(dim) * np.abs(work[bound.diagonal]) * noise
+        stepper.begin(plan.family, {"params": np.asarray(bound.to_flat(work))}, 0)
+
     def _next_stage(self) -> None:
         plan, stepper, layout = self.plan, self.stepper, self.model.layout
         before = plan.family.bind(layout)
@@ -252,6 +270,11 @@ class _Loop:
         """Make the run into a result: its family, status and ELBO."""
         stepper, monitor, state = self.stepper, self.monitor, self.plan.state
         done = stepper.done
+        value = self._estimate()
+        back = verdict not in ("converged", "diverged") and self.plan.is_lost(value, self.rows)
+        if back:
+            stepper.recall()
+            value = self._estimate()
         if not self.plan.is_last_stage:
             self._embed_in_last()
         if verdict == "converged":
@@ -263,20 +286,32 @@ class _Loop:
             )
         elif verdict == "diverged":
             self.status = "diverged"
-            self.message = (
-                f"after {done} updates {stepper.divergence()}, however small the steps; the best parameters so far are "
-                "kept. See what your model returns there, or try another init_location or a smaller init_scale."
-            )
-            self.message += self._runaway()
+            self.message = f"after {done} updates {self._why_diverged()}"
         elif monitor.stop_requested:
             who = "the callback" if monitor.stopped_by_callback else "Ctrl-C"
             self.status, self.message = "interrupted", f"stopped by {who} after {done} updates"
         else:
-            self.message = f"{done} updates made without converging{self._runaway()}"
-        value = self._estimate()
+            self.message = f"{done} updates made without converging"
+            astray = self._runaway().rstrip(".")
+            if back and not astray:
+                astray = "the last of them led astray, and the best parameters before are kept: go on with init=fit"
+            self.astray, self.message = bool(astray), self.message + (f"; {astray}" if astray else "")
         if self.status != "diverged" and not math.isfinite(value):
             self.status = "diverged"
             self.message = f"the ELBO after {done} updates is {value}: see what your model returns where the fit lies."
+
+    def _why_diverged(self) -> str:
+        runaway = self._runaway()
+        if self.finite:
+            return runaway or (
+                "the ELBO fell again and again, however small the steps; the best parameters so far are kept. Modes "
+                "far apart do this, or a shape that no fit comes near: try an init_location nearer to the mass, or a "
+                "smaller init_scale."
+            )
+        return (
+            f"{self.stepper.divergence()}, however small the steps; the best parameters so far are kept. See what your "
+            "model returns there, or try another init_location or a smaller init_scale."
+        ) + (f" And {runaway}" if runaway else "")
 
     def _runaway(self) -> str:
         """What parameters on their way to infinity say of the density; nothing of others."""
@@ -284,8 +319,8 @@ class _Loop:
         if largest < _RUNAWAY:
             return ""
         return (
-            f" (Its parameters have run to {largest:.0e}, as those of a density do whose integral is infinite: see "
-            "that every variable has a prior.)"
+            f"its parameters have run to {largest:.0e}, as those of a density do whose integral is infinite: see "
+            "that every variable has a prior."
         )
 
     def _embed_in_last(self) -> None:
@@ -313,7 +348,7 @@ class _Loop:
         state = self.plan.state
         known = status == "converged" and math.isfinite(state.rise) and math.isfinite(state.rise_error)
         gain = (float(state.rise), float(state.rise_error)) if known else None
-        return Outcome(self.stepper.params(), self.stepper.done, status, message, gain=gain)
+        return Outcome(self.stepper.params(), self.stepper.done, status, message, gain=gain, astray=self.astray)
 
     def snapshot(self) -> Snapshot:
         vectors, count = self.stepper.snapshot()

@@ -23,12 +23,14 @@ HISTORY_COLUMNS = 7
 CAP = 20_000  # updates after which a run ends in any case
 _LEG = 5
 _MOST_SETBACKS = 20
+_LOST = 40.0  # standard errors, of the best and of what is usual far from the optimum, that nothing falls by chance
 _RECOVERY = 6  # legs without a setback after which the rate rises again
 _HUGE = 1e100  # an ELBO beyond is that of parameters on their way to infinity
 _WORTH = 3.2  # nats a leg that are worth staying in a smaller family for
 _NOISE_LEFT = 0.1  # nats that the noise of the steps may cost in the end,
 _SHARE_LEFT = 0.003  # or this share of what the family itself loses, about half the variance of `log p - log q`
 _AGREE = 0.25  # inner products above this share of what noise brings say that directions agree
+_TURN, _TURNS_BACK = 3, 0.25  # legs that an average takes to turn; inner product that says so, as a share of the square
 _AVERAGING_RATE = 0.1  # the rate is halved down to here, and falls like 1/k below
 _GLOBAL_RATE = 0.3
 _LEAST_FIRST_RATE = 0.02
@@ -165,7 +167,7 @@ class NaturalPlan:
         if self.fixed:
             return "go on"
         error = math.sqrt(squared_error)
-        if not math.isfinite(mean + error) or abs(mean) > _HUGE:
+        if not math.isfinite(mean + error) or abs(mean) > _HUGE or self.is_lost(mean, rows):
             return self._set_back(done)
         if s.phase == CLIMB and (mean < s.best - 1 - 5 * math.hypot(error, s.best_error) or self._swings(error)):
             return self._set_back(done)
@@ -275,7 +277,10 @@ class NaturalPlan:
         s.global_rate = min(_GLOBAL_RATE, draws.rate, costs / max(global_square, 1e-300)) if draws.frames else 0.0
         averaged = done - s.anneal_from
         enough = averaged >= 2 * _LEG and rate * noise / 4 < costs
-        s.converged = float(not climbs and (enough or averaged >= _LONGEST_ANNEAL))
+        # an average that leads away from where directions point is about to turn: that is no end
+        recent = [row for row in self.history[-_TURN:] if row[0] > s.since]
+        turns = any(row[3] < -max(_TURNS_BACK * row[4], agree) for row in recent)
+        s.converged = float(not climbs and ((enough and not turns) or averaged >= _LONGEST_ANNEAL))
 
     def _climbs(self) -> bool:
         """Whether the ELBO has risen by more than its noise since the rate is what it is."""
@@ -298,6 +303,20 @@ class NaturalPlan:
     def _far(self) -> float:
         """Standard error of a rise that is met only far from the optimum."""
         return 1 + math.sqrt(self.dim) / 4
+
+    def is_lost(self, elbo: float, rows: np.ndarray) -> bool:
+        """Whether an ELBO lies so far below the best, or below the first of a leg's rows, that noise is no excuse.
+
+        Steps that are too long grow from update to update, and the noise of such a leg is as large as its fall.
+        """
+        s = self.state
+        if s.best > -math.inf:
+            reference, error = s.best, s.best_error
+        elif len(rows):
+            reference, error = float(rows[0, 0]), math.sqrt(float(rows[0, 1]) / self.present.n_samples)
+        else:  # nothing was stepped since the best
+            return False
+        return not elbo >= reference - _LOST * (error + self._far)
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def scalars(self) -> dict[str, float]:

@@ -145,8 +145,9 @@ end
 """
     bound_step!(step, velocity, pattern, rate, global_rate, trust, factors) -> share of blocks cut short, NaN if not finite
 
-Write `rate * velocity` into `step`, each block cut to norm `trust`: the globals, and each local with its rows of the border
-and of the chain. The globals' own block has the `global_rate` where that is larger. `factors` is a buffer of length d.
+Write `rate * velocity` into `step`, each block cut to norm `trust` and until no diagonal entry of K is below -1, where
+`1 + k + k^2/2` is smallest: the globals, and each local with its rows of the border and of the chain. The globals' own
+block has the `global_rate` where that is larger. `factors` is a buffer of length d. What is cut to `trust` counts.
 """
 function bound_step!(
     step::Unpacked{T}, velocity::Unpacked{T}, pattern::ScalePattern, rate::T, global_rate::T, trust::T,
@@ -159,15 +160,18 @@ function bound_step!(
     for block in (n > 0 ? 0 : 1):(pattern.n_blocks)
         first, last = last + 1, last + (block == 0 ? n : b)
         share = block == 0 ? of_globals : rate
-        total = zero(T)
+        total = least = zero(T)
         @inbounds for i in first:last
             total += factors[i]
+            least = min(least, diagonal_entry(velocity, pattern, i))
         end
         norm = share * sqrt(total)
         n_cut += norm > trust
         finite &= isfinite(norm)
+        factor = norm > trust ? share * (trust / norm) : share
+        factor * least < -1 && (factor = -inv(least))
         @inbounds for i in first:last
-            factors[i] = norm > trust ? share * (trust / norm) : share
+            factors[i] = factor
         end
     end
     finite || return NaN
@@ -184,6 +188,12 @@ function bound_step!(
         @inbounds step.chain[place] = factors[row] * velocity.chain[place]
     end
     return n_cut / (pattern.n_blocks + (n > 0))
+end
+
+"""The diagonal entry in a row of the scale."""
+@inline function diagonal_entry(u::Unpacked, pattern::ScalePattern, row::Int)
+    row <= pattern.n_dense && return u.dense[row, row]
+    return u.blocks[pattern.colptr[row] - block_start(pattern)]
 end
 
 """Sum of squares of a step's entries in each row, of its location's too."""
