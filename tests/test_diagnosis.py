@@ -346,6 +346,17 @@ def funnel(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return log_density, np.column_stack([g_z, -y * np.exp(-z)])
 
 
+def test_a_funnel_without_log_terms_has_one_story() -> None:
+    """Its locals are integrated out by the slopes; that they "cannot be integrated out" was said beside it."""
+    fit = fit_at(tv.models.LogDensity(funnel, Layout(1, 40, 1)), "structured", np.ones(41 + 41 + 40))
+    found = fit.diagnose()
+    words = " ".join(found.reasons)
+    assert found.verdict != "good"
+    assert "By the slopes, with the locals integrated out, " in words
+    assert "tv.sample_nuts is the reference" in words
+    assert "cannot be" not in words
+
+
 def test_a_funnel_is_not_trusted() -> None:
     fit = quick_fit(tv.models.LogDensity(funnel, Layout(1, 9, 1)), optimizer=tv.Adam(1e-2), n_iterations=3000)
     for seed in range(3):
@@ -412,6 +423,8 @@ def test_a_lesser_mode_and_a_better_one_are_told_apart() -> None:
         found = fit.diagnose(n=200, seeds=range(1, 7))
         assert found.verdict == verdict, (weight, found.reasons)
         assert any(words in reason for reason in found.reasons), found.reasons
+        alone = any(reason.startswith("No global would move") for reason in found.reasons)
+        assert alone == (verdict == "good"), found.reasons  # beside another mode that is no news
 
 
 def test_restarts_of_one_gaussian_agree() -> None:

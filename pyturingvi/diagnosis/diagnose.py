@@ -80,6 +80,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "joint": importance_weights(ratios) if fit.refined is None else fit.refined.importance,
         "refined": fit.refined is not None,
         "gain": _gain(fit),
+        "has_locals": model.layout.n_local > 0,
         "integrated": integrated,
         "refinable": integrated and model.has_term_gradients and fit.refined is None,
         "moves": moves,

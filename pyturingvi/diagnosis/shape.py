@@ -48,7 +48,9 @@ def shape_problems(fit: Fit, seed: int) -> tuple[list[str], list[str]]:
         return [], []
     if check is None or not check.told:
         return [], []
-    words = f"With the locals integrated out, {check.words}."
+    words = (
+        f"With the locals integrated out, {check.words}." if model.layout.n_local else f"By the slopes, {check.words}."
+    )
     if refinable:
         return [], [f"{words}{' Do not trust these as they are.' if check.grave else ''} {_REFINE}"]
     remedy = "fit.diagnose() says more; tv.sample_nuts is the reference."

@@ -95,6 +95,7 @@ class Findings:
     spread: float
     joint: ImportanceWeights
     gain: tuple[float, float] | None = None
+    has_locals: bool = True
     integrated: bool = False
     refinable: bool = False
     refined: bool = False
@@ -167,23 +168,32 @@ def _of_the_check(found: Findings) -> Iterator[tuple[int, str]]:
     """Draws of a fit that is too narrow say little of the tails that it leaves out; slopes along lines do."""
     check = found.check
     if check is not None and check.told:
-        yield 2 if check.grave else 1, f"By the slopes, with the locals integrated out, {check.words}."
+        alone = " tv.sample_nuts is the reference." if found.moves is None else ""
+        out = ", with the locals integrated out," if found.has_locals else ""
+        yield 2 if check.grave else 1, f"By the slopes{out} {check.words}.{alone}"
 
 
 def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
     if found.endless:
         yield 1, found.endless
-    joint, moves, globals_ = found.joint, found.moves, found.globals
+    joint, moves, globals_, check = found.joint, found.moves, found.globals, found.check
     if moves is None or globals_ is None:
+        always = f"the weights of {found.dim:,} variables at once are always bad"
+        reference = "tv.sample_nuts is the reference."
         if joint.reliable or joint.spread < 0.5:
-            yield 0, f"The fit's draws are nearly those of the density itself (k-hat {joint.k_hat:.2f})."
+            yield 0, f"The fit's draws are nearly those of the density itself ({_k_hat(joint)})."
+        elif check is not None and check.told:
+            pass  # it says more
+        elif check is None or not found.has_locals:
+            why = "the locals of this model cannot be integrated out one by one"
+            why = why if found.has_locals else "it has no locals that could be integrated out"
+            yield 1, f"Whether the globals are right cannot be told from the fit: {always}, and {why}. {reference}"
         else:
             yield (
                 1,
                 (
-                    f"Whether the globals are right cannot be told from the fit: the weights of {found.dim:,} "
-                    "variables at once are always bad, and the locals of this model cannot be integrated out one by "
-                    "one. tv.sample_nuts is the reference."
+                    "By the slopes, with the locals integrated out to second order, no global seems off. Weights "
+                    f"cannot prove it, since {always} and this model does not tell its log terms. {reference}"
                 ),
             )
         return
@@ -194,7 +204,7 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
     yield (
         int(poor),
         (
-            f"The draws' weights{where} have k-hat {first.k_hat:.2f} and an effective sample size of {first.ess:,.0f} "
+            f"The draws' weights{where} have {_k_hat(first)} and an effective sample size of {first.ess:,.0f} "
             f"of {n:,}{': the density has another shape than the fit' if poor else ''}."
         ),
     )
@@ -224,14 +234,38 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
     elif named or narrow:
         yield 0, "The corrected means and standard deviations in `.globals` rest on weights that can be relied on."
     else:
-        yield 0, f"No global would move by more than {np.abs(shift).max():.2f} of its standard deviations."
+        most = f"more than {np.abs(shift).max():.2f} of its standard deviations"
+        if _is_elsewhere_too(found):
+            yield 0, f"Around the fit itself no global would move by {most}: its draws do not see what lies elsewhere."
+        else:
+            yield 0, f"No global would move by {most}."
+
+
+def _k_hat(weights: ImportanceWeights) -> str:
+    """The index of their tail, in words where it is no number."""
+    if np.isneginf(weights.k_hat):
+        return "no tail (k-hat -inf: none stands out)"
+    if np.isposinf(weights.k_hat):
+        return "a tail that is beyond estimate (k-hat inf)"
+    return f"k-hat {weights.k_hat:.2f}"
+
+
+def _is_elsewhere_too(found: Findings) -> bool:
+    """Whether restarts found another place that is as good, better, or not much worse."""
+    least = found.elbo - max(_equal(found), LESSER_MODE)
+    return any(one.distance > LARGE_MOVE and one.elbo >= least for one in found.restarts)
+
+
+def _equal(found: Findings) -> float:
+    """Nats between ELBOs that do not tell which fit is right."""
+    return EQUAL_ELBOS + 6 * found.elbo_error
 
 
 def _of_restarts(found: Findings) -> Iterator[tuple[int, str]]:
     if not found.restarts:
         return
     n, ends = len(found.restarts), [one for one in found.restarts if np.isfinite(one.elbo)]
-    equal = EQUAL_ELBOS + 6 * found.elbo_error
+    equal = _equal(found)
     if len(ends) < n:
         yield 1, f"{n - len(ends)} of {n} fits from other starts diverged."
     if not ends:
