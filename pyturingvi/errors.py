@@ -71,3 +71,9 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     hint = f" Did you mean {near[0]!r}?" if near else ""
     more = f" and {len(options) - _LISTED:,} more" if len(options) > _LISTED else ""
     return InputError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(options[:_LISTED])}{more}.")
+
+
+def in_short(error: BaseException) -> str:
+    """Kind and first line of an error that is not ours, without its full stop: what a sentence of ours can hold."""
+    kind, first = type(error).__name__, (str(error).strip().splitlines() or [""])[0].strip().rstrip(".")
+    return f"{kind}: {first}" if first else kind

@@ -317,6 +317,10 @@ def subsampled(n: int) -> None:
         numpyro.sample("x", dist.Normal(0, 1))
 
 
+def without_data() -> None:
+    raise ValueError("There are no data.")
+
+
 @pytest.mark.parametrize(
     ("model", "settings", "words"),
     [
@@ -324,6 +328,7 @@ def subsampled(n: int) -> None:
         (eight_schools, {"args": SIGMA}, r"args must be a tuple, as in args=\(y,\), got ndarray"),
         (eight_schools, {"args": (SIGMA,), "kwargs": [Y]}, "kwargs must be a dictionary"),
         (eight_schools, {}, "cannot be run with these args and kwargs: TypeError: .*sigma"),
+        (without_data, {}, r"kwargs: ValueError: There are no data\.$"),
         (lambda: numpyro.sample("k", dist.Poisson(3.0)), {}, r"'k' is discrete \(Poisson\) .* Sum it out"),
         (lambda: numpyro.sample("x", dist.Normal(0, 1), obs=1.0), {}, "no latent variable"),
         (lambda: numpyro.sample("x", dist.Delta(1.0)), {}, "'x' has a Delta distribution"),

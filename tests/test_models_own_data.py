@@ -143,7 +143,11 @@ def test_terms_that_cannot_be_read_are_given() -> None:
         ({"log_likelihood": likelihood}, "pass observed="),
         ({"observed": {"theta": Y}}, "'theta' is a leaf of example too"),
         ({"observed": np.array(["a"])}, "real numbers, got dtype"),
-        ({"observed": Y, "log_likelihood": schools}, None),
+        (
+            {"observed": Y, "log_likelihood": schools},
+            r"each value of 'y', whose shape is \(8,\); it returned \(\)\. .* one observation.* the shape \(1, 8\)",
+        ),
+        ({"observed": [[1.0], [2.0, 3.0]]}, "'y' must be an array of real numbers"),
         ({"observed": Y, "log_likelihood": lambda p: p["theta"][:3]}, r"shape is \(8,\); it returned \(3,\)"),
         ({"observed": Y, "log_likelihood": lambda p: {"z": p["theta"]}}, "arrays for 'y'; it returned 'z'"),
         ({"observed": Y, "predictive": lambda p, key: p["theta"][:3]}, r"shape \(8,\), it returned \(3,\)"),
@@ -153,12 +157,19 @@ def test_terms_that_cannot_be_read_are_given() -> None:
         ({"terms": 3}, "terms must be a function"),
     ],
 )
-def test_what_does_not_fit_a_jax_function_is_refused(settings: dict[str, Any], words: str | None) -> None:
-    if words is None:  # one number for all of them: a joint likelihood
-        assert tv.models.Jax(schools, SHAPES, **settings).log_likelihood(np.zeros((2, 10)))["y"].shape == (2,)
-        return
+def test_what_does_not_fit_a_jax_function_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         tv.models.Jax(schools, SHAPES, **settings)
+
+
+def test_all_values_can_be_one_observation() -> None:
+    """Of shape (1, 8), as the words about a single number for eight values say."""
+    model = tv.models.Jax(schools, SHAPES, observed=Y[None], log_likelihood=lambda p: likelihood(p).sum()[None])
+    assert model.log_likelihood(np.zeros((2, 10)))["y"].shape == (2, 1)
+    own = tv.models.LogDensity(
+        conjugate, LAYOUT, constrain=REAL, observed=DATA[None], log_likelihood=lambda v: each(v).sum(1, keepdims=True)
+    )
+    assert own.log_likelihood(np.zeros((2, 1)))["y"].shape == (2, 1)
 
 
 # ---- NumPy -------------------------------------------------------------------------------------------------
@@ -216,11 +227,52 @@ def test_a_function_of_ones_own_has_loo_and_predictions() -> None:
         ({"observed": DATA, "predictive": lambda v, rng: v["m"]}, r"'y' of shape \(3, 8\) for 3 points"),
         ({"observed": DATA, "predictive": 1}, "predictive must be a function"),
         ({"observed": {}}, "at least one array"),
+        ({"observed": [[1.0], [2.0, 3.0]]}, r"'y' must be an array of real numbers \(.*inhomogeneous"),
+        (
+            {"observed": DATA, "log_likelihood": lambda v: each(v).sum(1)},
+            r"of shape \(3, 8\); it returned \(3,\)\. .* one observation.* the shape \(1, 8\)",
+        ),
     ],
 )
 def test_what_does_not_fit_a_numpy_function_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         tv.models.LogDensity(conjugate, LAYOUT, constrain=REAL, **settings)
+
+
+def broken(*given: Any) -> Any:
+    raise ZeroDivisionError("in the user's code.\nA page of more.")
+
+
+def test_a_function_that_fails_is_named_with_what_it_was_given() -> None:
+    """At once, and where it fails for other draws alone; what it raised is chained."""
+    given, shapes = {"observed": DATA}, r"with the values of 3 points, of shapes 'm' \(3,\)"
+    for name in ("log_likelihood", "predictive", "terms"):
+        words = rf"^LogDensity: {name} failed \(ZeroDivisionError: in the user's code\) {shapes}"
+        with pytest.raises(InputError, match=words) as caught:
+            tv.models.LogDensity(conjugate, LAYOUT, constrain=REAL, **given, **{name: broken})
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    def for_three(points: np.ndarray) -> np.ndarray:
+        return stats.norm.logpdf(DATA, points, np.ones((3, 1)))
+
+    def plain(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        value, slope = conjugate({"m": points[:, 0]})
+        return value, slope["m"][:, None]
+
+    model = tv.models.LogDensity(plain, LAYOUT, observed=DATA, log_likelihood=for_three)
+    words = r"log_likelihood failed \(ValueError: .*\) with an array of points \(5, 1\).* their number varies\.$"
+    with pytest.raises(InputError, match=words):
+        model.log_likelihood(np.zeros((5, 1)))
+
+
+def test_a_loaded_fit_says_how_it_gets_its_functions_again(tmp_path: Path) -> None:
+    model = tv.models.LogDensity(conjugate, LAYOUT, constrain=REAL, observed=DATA, predictive=again)
+    path = quick_fit(model, n_iterations=1).save(tmp_path / "fit.npz")
+    loaded = tv.load_fit(path)
+    for call in (loaded.predict, loaded.refine, lambda: loaded.model.log_density(np.zeros((1, 1)))):
+        with pytest.raises(InputError, match=r"pass it as tv\.load_fit\(path, model=\.\.\.\)"):
+            call()
+    assert tv.load_fit(path, model=model).predict(n_draws=2)["y"].shape == (2, 8)
 
 
 def test_what_was_not_given_is_said() -> None:

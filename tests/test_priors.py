@@ -126,6 +126,8 @@ def test_a_fit_with_priors_is_saved_and_read(tmp_path: Any) -> None:
         ("half-normal", "priors must be one of tv.priors, or a dictionary of them"),
         ({"s_eta": 1.0}, "the prior of s_eta must be one of tv.priors, got 1.0"),
         ({"s_et": HalfNormal()}, "'s_et'.*Did you mean 's_eta'"),
+        ({"s_eta": HalfNormal}, r"That is the class: give one of it, HalfNormal\(\.\.\.\)\.$"),
+        (HalfNormal, r"dictionary of them, got .*That is the class: give one of it, HalfNormal"),
     ],
 )
 def test_what_is_no_prior_is_refused(priors: Any, words: str) -> None:

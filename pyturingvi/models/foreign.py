@@ -16,6 +16,7 @@ from pyturingvi.models.axes import read_axes
 from pyturingvi.models.base import Model
 from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.labels import Labels
+from pyturingvi.models.observed import REBUILD
 from pyturingvi.models.parts import take_natural
 from pyturingvi.models.structure import Structure, find_structure
 from pyturingvi.support.array_namespace import Array, namespace_of
@@ -159,7 +160,7 @@ class ForeignModel(Model):
     def _unavailable(self, what: str) -> InputError:
         return InputError(
             f"{self.door}: {self.label!r} was read from a file, which does not hold the model itself: {what} needs it. "
-            "Build it again, and pass it as load_fit(path, model=...)."
+            f"{REBUILD[0].upper()}{REBUILD[1:]}."
         )
 
     # ---- density ------------------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.errors import InputError, in_short, unknown_name
 from pyturingvi.models.foreign import ForeignModel, Natural
 from pyturingvi.models.interactions import Variable
 from pyturingvi.models.jax_batches import traced
 from pyturingvi.models.jax_sites import JaxSites
 from pyturingvi.models.traced import ObservedSite
 from pyturingvi.models.traced_data import TracedModel
+from pyturingvi.models.user_data import ONE_FOR_ALL, data_array, fits_values
 from pyturingvi.support.extras import require
 
 
@@ -128,9 +129,8 @@ class Jax(TracedModel):
         try:
             found = self._function("terms")(probe).sum(axis=1)
         except Exception as error:
-            first = (str(error).strip().splitlines() or [""])[0]
             raise InputError(
-                f"Jax: terms cannot be traced ({type(error).__name__}: {first}). It takes one pytree like example, and "
+                f"Jax: terms cannot be traced ({in_short(error)}). It takes one pytree like example, and "
                 "returns arrays."
             ) from error
         value = self._evaluate(probe)[0]
@@ -150,9 +150,8 @@ class Jax(TracedModel):
             shape = jax.ShapeDtypeStruct((dim,), np.float64)
             found = traced(lambda: jax.eval_shape(lambda point: sites.log_density(point), shape))
         except Exception as error:
-            first = str(error).strip().splitlines()[0] if str(error).strip() else ""
             raise InputError(
-                f"Jax: log_density cannot be traced ({type(error).__name__}: {first}). It takes one pytree like "
+                f"Jax: log_density cannot be traced ({in_short(error)}). It takes one pytree like "
                 "example and must be written with jax.numpy, without branches on values."
             ) from error
         if getattr(found, "shape", None) != () or found.dtype.kind != "f":
@@ -227,12 +226,10 @@ def _observed_values(observed: Any, leaves: Sequence[str]) -> dict[str, np.ndarr
     given = observed if isinstance(observed, Mapping) else {"y": observed}
     found = {}
     for name, value in given.items():
-        array = np.asarray(value)
-        if array.dtype.kind not in "biuf":
-            raise InputError(f"Jax: observed: {name!r} must be an array of real numbers, got dtype {array.dtype}.")
+        array = data_array(f"Jax: observed: {name!r}", value)
         if name in leaves:
             raise InputError(f"Jax: observed: {name!r} is a leaf of example too; rename one.")
-        found[str(name)] = array.copy()
+        found[str(name)] = array
     return found
 
 
@@ -265,10 +262,11 @@ def _observed_sites(sites: JaxSites, axes: Mapping[str, tuple[str, ...]]) -> tup
     if sites.likelihood is not None:
         for name, logs in known.shapes(known.log_likelihood).items():
             wanted = found[name].shape
-            if wanted[: len(logs.shape)] != logs.shape:  # a value may be a vector
+            if not fits_values(logs.shape, wanted):
+                joint = "" if logs.shape else f" {ONE_FOR_ALL.format((1, *wanted))}"
                 raise InputError(
                     f"Jax: log_likelihood must return a number for each value of {name!r}, whose shape is {wanted}; it "
-                    f"returned {logs.shape}."
+                    f"returned {logs.shape}.{joint}"
                 )
             found[name] = replace(found[name], n_batch=len(logs.shape))
     if sites.predictive is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.errors import InputError
+from pyturingvi.errors import InputError, in_short
 from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import traced
 from pyturingvi.models.jax_terms import terms_of
@@ -120,10 +120,9 @@ class JaxSites:
         except InputError:
             raise
         except Exception as error:
-            first = (str(error).strip().splitlines() or [""])[0]
             takes = "a pytree like example" + " and a jax.random key" * bool(keys)
             raise InputError(
-                f"Jax: {name} cannot be traced ({type(error).__name__}: {first}). It takes {takes} and must be written "
+                f"Jax: {name} cannot be traced ({in_short(error)}). It takes {takes} and must be written "
                 "with jax.numpy."
             ) from error
 

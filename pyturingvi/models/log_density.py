@@ -13,7 +13,7 @@ from pyturingvi.models.axes import Axes, read_axes
 from pyturingvi.models.base import Model
 from pyturingvi.models.labels import Labels, relabel
 from pyturingvi.models.natural_space import NaturalSpace
-from pyturingvi.models.observed import Observation
+from pyturingvi.models.observed import REBUILD, Observation
 from pyturingvi.models.user_data import Likelihood, Predictive, UserData
 from pyturingvi.models.user_function import Function, UserFunction, probed_points
 from pyturingvi.models.user_terms import Terms, UserTerms
@@ -87,7 +87,6 @@ class LogDensity(Model):
 
     name: ClassVar[str] = "log_density"
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
-    no_log_terms: str = "fn alone does not define how it splits; pass `terms=` to LogDensity"
     no_predict: str = "fn does not tell what it says of other data: use the draws of `fit.sample`"
 
     def __init__(
@@ -152,6 +151,8 @@ class LogDensity(Model):
 
     @property
     def has_log_terms(self) -> bool:
+        without = "fn alone does not define how it splits; pass `terms=` to LogDensity"
+        self.no_log_terms = without if self._fn else f"its file does not hold the function: {REBUILD}"
         return self._terms is not None
 
     @property
@@ -161,7 +162,7 @@ class LogDensity(Model):
     # ---- data ---------------------------------------------------------------------------------------------
     @property
     def tells_data(self) -> bool:
-        self.no_data = "observed= was not given" if self._fn else "its file does not hold them: build it again"
+        self.no_data = "observed= was not given" if self._fn else f"its file does not hold them: {REBUILD}"
         return self._data is not None
 
     @property
@@ -290,7 +291,7 @@ class LogDensity(Model):
         if self._fn is None:
             raise InputError(
                 "LogDensity: this model was read from a file, which does not hold its function. "
-                "Build LogDensity(fn, layout) again to evaluate it."
+                "To evaluate it build LogDensity(fn, layout) again, and pass it as tv.load_fit(path, model=...)."
             )
         value, gradient = self._fn(points)
         # copies: fn may return the same buffers at each call

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.errors import InputError
+from pyturingvi.errors import InputError, in_short
 from pyturingvi.models.foreign import tell_predicted
 from pyturingvi.models.interactions import split
 from pyturingvi.models.jax_batches import SEEDS, Batched, traced
@@ -62,7 +62,7 @@ def predict(
         found: dict[str, np.ndarray] = Batched(of_draw)(np.hstack([*columns, rng.integers(SEEDS, size=(count, 1))]))
     except Exception as error:
         raise InputError(
-            f"predict: the NumPyro model cannot be run with these arguments: {type(error).__name__}: {error}. "
+            f"predict: the NumPyro model cannot be run with these arguments: {in_short(error)}. "
             "Data that are not known yet are given as None."
         ) from error
     tell_predicted(title, kept, [name for name in order if name in found])

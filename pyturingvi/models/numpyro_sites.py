@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.errors import InputError
+from pyturingvi.errors import InputError, in_short
 from pyturingvi.models.foreign import element_labels
 from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import traced
@@ -75,7 +75,7 @@ class NumPyroSites:
             raise
         except Exception as error:
             raise InputError(
-                f"NumPyro: the model cannot be run with these args and kwargs: {type(error).__name__}: {error}"
+                f"NumPyro: the model cannot be run with these args and kwargs: {in_short(error)}."
             ) from error
         latent = {name: site for name, site in trace.items() if is_latent(site)}
         if not latent:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyturingvi.support.array_namespace import Array
 
 
+REBUILD = "build it again, and pass it as tv.load_fit(path, model=...)"  # what a file cannot hold
+
 Coords = dict[str, tuple[str, "list[Any] | np.ndarray"]]
 
 

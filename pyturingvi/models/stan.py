@@ -12,7 +12,7 @@ from pyturingvi.errors import InputError, PyTuringVIError
 from pyturingvi.models.axes import read_axes
 from pyturingvi.models.foreign import ForeignModel, Natural, axis_names
 from pyturingvi.models.interactions import Variable
-from pyturingvi.models.observed import Observation
+from pyturingvi.models.observed import REBUILD, Observation
 from pyturingvi.models.parts import take_natural
 from pyturingvi.models.stan_library import is_of_code
 from pyturingvi.models.stan_observed import read_observed
@@ -160,7 +160,7 @@ class Stan(ForeignModel):
     @property
     def tells_data(self) -> bool:
         if self._program is None:
-            self.no_data = "it was read from a file, where what is observed is not said"
+            self.no_data = f"it was read from a file, where what is observed is not said: {REBUILD}"
             return False
         self.no_data = "no generated quantity holds the likelihood of data or draws of them (observed=)"
         return bool(self._observed)

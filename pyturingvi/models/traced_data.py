@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.errors import PyTuringVIError
+from pyturingvi.errors import PyTuringVIError, in_short
 from pyturingvi.models.foreign import axis_names
 from pyturingvi.models.jax_batches import SEEDS, at_one_point, traced
-from pyturingvi.models.observed import Observation
+from pyturingvi.models.observed import REBUILD, Observation
 from pyturingvi.models.traced import ObservedSite, Sites
 from pyturingvi.models.traced_terms import TracedTerms
 from pyturingvi.support.extras import require
@@ -28,7 +28,7 @@ class TracedModel(TracedTerms):
     @property
     def tells_data(self) -> bool:
         if self._sites is None:
-            self.no_data = "it was read from a file, which does not hold the model itself"
+            self.no_data = f"it was read from a file, which does not hold the model itself: {REBUILD}"
             return False
         self.no_data = "none of its variables is observed"
         return bool(self._observed_values)
@@ -56,7 +56,7 @@ class TracedModel(TracedTerms):
         try:
             traced(lambda: jax.eval_shape(lambda point: function(point), shape))
         except Exception as error:  # a library's own, for a distribution that it cannot draw from
-            words = str(error) if isinstance(error, PyTuringVIError) else f"{type(error).__name__}: {error}"
+            words = str(error).rstrip(".") if isinstance(error, PyTuringVIError) else in_short(error)
             setattr(self, why, f"{self.door} cannot draw it ({words})")
             return False
         return True

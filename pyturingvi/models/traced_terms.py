@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pyturingvi.models.observed import REBUILD
 from pyturingvi.models.term_blocks import blocks_of_terms
 from pyturingvi.models.traced import Sites, Traced
 from pyturingvi.support.array_namespace import Array
@@ -39,7 +40,7 @@ class TracedTerms(Traced):
     def _term_blocks(self) -> np.ndarray | None:
         """The block of each term of the sites' log densities; None where they do not split, or are not all."""
         if self._sites is None:
-            self.no_log_terms = "it was read from a file, which does not hold the model itself"
+            self.no_log_terms = f"it was read from a file, which does not hold the model itself: {REBUILD}"
             return None
         if not self.layout.n_local or self.default_family == "markov":
             self.no_log_terms = "it has no locals that are independent given the globals"

@@ -9,10 +9,29 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.models.natural_space import NaturalSpace
-from pyturingvi.models.user_function import probed_points, read_only
+from pyturingvi.models.user_function import failed, probed_points, read_only
 
 Likelihood = Callable[[Any], Any]
 Predictive = Callable[[Any, np.random.Generator], Any]
+
+
+ONE_FOR_ALL = "If all values are one observation, as of a multivariate normal, give observed the shape {}."
+
+
+def data_array(what: str, value: Any) -> np.ndarray:
+    """A copy of observed values, or an InputError where they are no array of real numbers."""
+    try:
+        array = np.array(value)
+    except ValueError as error:  # rows of unequal length
+        raise InputError(f"{what} must be an array of real numbers ({error}).") from error
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{what} must be an array of real numbers, got dtype {array.dtype}.")
+    return array
+
+
+def fits_values(logs: tuple[int, ...], values: tuple[int, ...]) -> bool:
+    """Whether log likelihoods of one point can be those of values: a number each, where a value may be a vector."""
+    return logs == values[: len(logs)] and bool(logs or not values)
 
 
 class UserData:
@@ -46,9 +65,7 @@ class UserData:
             raise InputError("LogDensity: observed must hold at least one array.")
         self.values: dict[str, np.ndarray] = {}
         for name, value in given.items():
-            array = np.array(value)
-            if array.dtype.kind not in "biuf":
-                raise InputError(f"LogDensity: observed: {name!r} must be real numbers, got dtype {array.dtype}.")
+            array = data_array(f"LogDensity: observed: {name!r}", value)
             if name in taken:
                 raise InputError(
                     f"LogDensity: observed: {name!r} is a variable of the model too; give the data another name, as in "
@@ -80,20 +97,21 @@ class UserData:
     def log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
         """Log likelihood (M, ...) of each observed value."""
         assert self._likelihood is not None
-        found = self._named("log_likelihood", self._likelihood(self._given(points)))
+        found = self._call("log_likelihood", self._likelihood, points)
         for name, logs in found.items():
-            shape = self.values[name].shape
-            if len(logs) != len(points) or logs.shape[1:] != shape[: logs.ndim - 1]:  # a value may be a vector
+            shape, m = self.values[name].shape, len(points)
+            if not fits_values(logs.shape[1:], shape) or len(logs) != m:
+                joint = f" {ONE_FOR_ALL.format((1, *shape))}" if shape and logs.shape == (m,) else ""
                 raise InputError(
-                    f"LogDensity: log_likelihood must return a number for each of {len(points)} points and each value "
-                    f"of {name!r}, of shape {(len(points), *shape)}; it returned {logs.shape}."
+                    f"LogDensity: log_likelihood must return a number for each of {m} points and each value of "
+                    f"{name!r}, of shape {(m, *shape)}; it returned {logs.shape}.{joint}"
                 )
         return {name: logs.astype(np.float64, copy=False) for name, logs in found.items()}
 
     def replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """The data anew, (M, ...)."""
         assert self._predictive is not None
-        found = self._named("predictive", self._predictive(self._given(points), rng))
+        found = self._call("predictive", self._predictive, points, rng)
         for name, drawn in found.items():
             wanted = (len(points), *self.values[name].shape)
             if drawn.shape != wanted:
@@ -103,8 +121,14 @@ class UserData:
                 )
         return found
 
-    def _given(self, points: np.ndarray) -> Any:
-        return points.copy() if self._space is None else read_only(self._space.evaluate(points).values)
+    def _call(self, what: str, function: Callable[..., Any], points: np.ndarray, *others: Any) -> dict[str, np.ndarray]:
+        given = points.copy() if self._space is None else read_only(self._space.evaluate(points).values)
+        try:
+            return self._named(what, function(given, *others))
+        except InputError:
+            raise
+        except Exception as error:
+            raise failed(what, error, given) from error
 
     def _named(self, what: str, found: Any) -> dict[str, np.ndarray]:
         if not isinstance(found, Mapping) and len(self.values) == 1:

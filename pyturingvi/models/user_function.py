@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.errors import InputError
+from pyturingvi.errors import InputError, in_short
 from pyturingvi.models.checks import check_values
 from pyturingvi.models.gradient_check import check_gradient
 from pyturingvi.models.natural_space import NaturalSpace
@@ -78,7 +78,7 @@ class UserFunction:
 
     def _in_words(self, error: Exception, points: np.ndarray) -> InputError | None:
         """An error of NumPy's, or of a name that is not there, in words of what fn was given; None for others."""
-        first = f"{type(error).__name__}: {error}"
+        first = in_short(error)
         if self._space is not None:
             shapes = {name: value.shape for name, value in self._space.evaluate(points).values.items()}
             listed = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items())
@@ -174,6 +174,28 @@ def takes_one_point(fn: Function, batch: Any) -> bool:
         return np.shape(value) == () and all(np.shape(one) == np.shape(other) for one, other in pairs)
     except Exception:  # then the error with a batch is the one to tell
         return False
+
+
+def failed(what: str, error: Exception, given: Any) -> InputError:
+    """What to say of a user's function, other than fn, that raised: its name, the error, and what it was given.
+
+    Parameters
+    ----------
+    what : str
+        Argument of LogDensity that the function is.
+    error : Exception
+    given : (M, d) array, or mapping of str to (M, ...) array
+    """
+    if isinstance(given, Mapping):
+        count = len(next(iter(given.values())))
+        listed = ", ".join(f"{name!r} {value.shape}" for name, value in given.items())
+        shapes = f"the values of {count} points, of shapes {listed}"
+    else:
+        shapes = f"an array of points {given.shape}"
+    return InputError(
+        f"LogDensity: {what} failed ({in_short(error)}) with {shapes}. The first axis is the points', and their number "
+        "varies."
+    )
 
 
 def check_named(what: str, result: Any, values: Mapping[str, Array]) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -11,7 +11,7 @@ from pyturingvi.errors import InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.checks import check_terms
 from pyturingvi.models.natural_space import NaturalSpace
-from pyturingvi.models.user_function import read_only
+from pyturingvi.models.user_function import failed, read_only
 from pyturingvi.support.array_namespace import Array, namespace_of
 
 Terms = Callable[[Any, np.ndarray], tuple[Any, Any, Any]]
@@ -41,10 +41,10 @@ class UserTerms:
         layout, wide = self._layout, np.array(points, dtype=np.float64)
         own = np.array(weights, dtype=np.float64)  # copies: the function may write into what it is given
         if self._space is None:
-            prior, local, gradient = check_terms(_WHAT, self._terms(wide, own), wide, layout.n_local)
+            prior, local, gradient = check_terms(_WHAT, self._call(wide, own), wide, layout.n_local)
             return tuple(np.array(one, dtype=np.float64) for one in (prior, local, gradient))  # type: ignore[return-value]
         at = self._space.evaluate(wide)
-        found = self._terms(read_only(at.values), own)
+        found = self._call(read_only(at.values), own)
         if not isinstance(found, tuple | list) or len(found) != 3 or not isinstance(found[2], Mapping):
             raise InputError(f"{_WHAT} must return the global term, the local terms and a dictionary of gradients.")
         zeros = {name: np.zeros_like(value) for name, value in at.values.items()}
@@ -56,6 +56,14 @@ class UserTerms:
         of_jacobian[:, layout.n_global :] *= np.repeat(weights, layout.local_dim, axis=1)
         gradient = self._space.pullback(at, slopes, 0.0) + of_jacobian
         return prior + at.global_log_jacobian, local + at.local_log_jacobian, gradient
+
+    def _call(self, given: Any, weights: np.ndarray) -> Any:
+        try:
+            return self._terms(given, weights)
+        except InputError:
+            raise
+        except Exception as error:
+            raise failed("terms", error, given) from error
 
     def check(self, probed: Sequence[np.ndarray], near_0: np.ndarray, centres: Sequence[float]) -> None:
         """Refuse terms that do not add up to the log density, or whose gradient forgets the weights.

@@ -15,6 +15,13 @@ from pyturingvi.support.array_namespace import Array, namespace_of
 from pyturingvi.support.registry import class_path, defines
 
 
+def _hint(given: Any) -> str:
+    """What a user meant who gave the class of a prior."""
+    if isinstance(given, type) and issubclass(given, ScalePrior):
+        return f" That is the class: give one of it, {given.__name__}(...)."
+    return ""
+
+
 @dataclass(frozen=True)
 class ScalePriors:
     """The priors of a model's standard deviations, by name, in the order of its log scales.
@@ -31,12 +38,14 @@ class ScalePriors:
         if given is None or isinstance(given, ScalePrior):
             given = {} if given is None else dict.fromkeys(usual, given)
         if not isinstance(given, Mapping):
-            raise InputError(f"{owner}: priors must be one of tv.priors, or a dictionary of them, got {given!r}.")
+            raise InputError(
+                f"{owner}: priors must be one of tv.priors, or a dictionary of them, got {given!r}.{_hint(given)}"
+            )
         for name, prior in given.items():
             if name not in usual:
                 raise unknown_name("standard deviation with a prior", name, usual)
             if not isinstance(prior, ScalePrior):
-                raise InputError(f"{owner}: the prior of {name} must be one of tv.priors, got {prior!r}.")
+                raise InputError(f"{owner}: the prior of {name} must be one of tv.priors, got {prior!r}.{_hint(prior)}")
         return cls({**usual, **given}, dict(usual))
 
     @classmethod
