@@ -134,8 +134,9 @@ def fit(
     -----
     ConvergenceWarning
         Where the fit diverged, ended below its start, had not converged when updates ran out whose number you did not
-        choose, had gone astray when they ran out whoever chose it, or the model advises to change its data; or where the density has another shape than the fit: globals
-        that would move by much with the locals integrated out. `Fit.diagnose` looks closer.
+        choose, had gone astray when they ran out whoever chose it, or the model advises to change its data; or where
+        the density has another shape than the fit: globals that would move by much with the locals integrated out.
+        `Fit.diagnose` looks closer.
     RefineWarning
         Where `Fit.refine` would move globals by more than half of their standard deviations, or change these by 1.3.
 
