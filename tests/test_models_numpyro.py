@@ -194,6 +194,12 @@ def test_names_dims_and_coords_are_the_models() -> None:
         other.unconstrain({**other.constrain(points), "shares": np.full((3, 3), -1.0)})
 
 
+def test_globals_have_the_labels_of_their_axes_as_in_a_summary() -> None:
+    model = tv.models.NumPyro(crossed, CASES["crossed"][1], coords={"items": list("abcde")})
+    assert model.global_labels == ["log sds[0]", "log sds[1]", *(f"easiness[{item}]" for item in "abcde")]
+    assert model.scalar_labels("easiness") == model.global_labels[2:]
+
+
 # ---- terms ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["eight schools", "crossed"])
 def test_log_terms_split_by_block(name: str) -> None:

@@ -52,6 +52,7 @@ class ForeignModel(Model):
     door: ClassVar[str]  # how messages begin, as "NumPyro"
     local: tuple[str, ...]
     structure: str
+    _global_labels: list[str]
 
     def __repr__(self) -> str:
         return f"<{self.description} {self.label}: {self.structure}>"
@@ -88,6 +89,7 @@ class ForeignModel(Model):
             )
         self._probed = [_rounded(value), _rounded(slope)]
         self._naturals = self._describe_naturals()
+        self._global_labels = self._with_labels_of_axes(self._global_labels)
         print(f"pyturingvi: {title}: {found.words}", file=sys.stderr)
 
     def _take(self, variables: Sequence[Variable], found: Structure, labels: Sequence[str] | None) -> None:
@@ -95,6 +97,18 @@ class ForeignModel(Model):
         self.local, self.structure, self.default_family = found.local, found.words, found.family
         every = labels or [label for variable in variables for label in element_labels(variable.name, variable.shape)]
         self._global_labels = [every[place] for place in self._order[: self.layout.n_global]]
+
+    def _with_labels_of_axes(self, labels: Sequence[str]) -> list[str]:
+        """The globals' labels as a summary has them, `log sd[D]` for `log sd[3]`, where the axes are those of both."""
+        own: list[str] = []
+        for one in self._variables:
+            same = one.name not in self.local and one.shape == self._naturals[one.name].shape
+            own += [label.removeprefix(one.name) for label in self.scalar_labels(one.name)] if same else [""] * one.size
+        places = self._order[: self.layout.n_global]
+        return [
+            label.partition("[")[0] + own[place] if own[place] else label
+            for label, place in zip(labels, places, strict=True)
+        ]
 
     def _natural_axes(self) -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
         """Names and lengths of the axes of each natural variable; here of those of the unconstrained space."""
