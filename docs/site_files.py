@@ -28,6 +28,8 @@ OTHERS = {"README.md": "index.md"}  # what a link to it leads to
 PICTURES = ("docs/images", "experiments/results")
 GALLERY = ROOT / "docs" / "gallery" / "gallery.csv"
 GALLERY_MARK = "<!-- the table of docs/gallery/gallery.csv -->"
+DOORS = ROOT / "benchmarks" / "results" / "doors.csv"
+DOORS_MARK = "<!-- the table of benchmarks/results/doors.csv -->"
 LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
 
 
@@ -60,12 +62,15 @@ def site_links(text: str, source: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """mkdocs: turn the links of a page that is read in the repository too, and put the gallery's table in its place."""
+    """mkdocs: turn the links of a page that is read in the repository too, and put tables in their place."""
     sources = {place: source for source, place in PAGES.items()}
     source = sources.get(page.file.src_uri)
     if source is not None:
         markdown = site_links(markdown, source)
-    return markdown.replace(GALLERY_MARK, gallery_table()) if GALLERY_MARK in markdown else markdown
+    for mark, table in ((GALLERY_MARK, gallery_table), (DOORS_MARK, doors_table)):
+        if mark in markdown:
+            markdown = markdown.replace(mark, table())
+    return markdown
 
 
 # ---- the gallery ------------------------------------------------------------------------------------------------
@@ -84,3 +89,42 @@ def gallery_table(path: Path = GALLERY) -> str:
     counts = Counter(row["verdict"] or row["status"] for row in rows)
     total = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     return "\n".join([f"{len(rows)} models: {total}.", "", *lines, "", "## Why not", "", *reasons])
+
+
+# ---- five models from each language -------------------------------------------------------------------------------
+def doors_table(path: Path = DOORS) -> str:
+    """A table for each of the models, a row a language, under what was found to be local."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    head = [
+        "| from | log density | ELBO | means | refined | lines | seconds | own VI: ELBO | seconds | NUTS: s | R-hat |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines = []
+    for problem in dict.fromkeys(row["problem"] for row in rows):
+        cases = [row for row in rows if row["problem"] == problem]
+        lines += ["", f"### {problem}", "", f"`{cases[0]['structure']}`", "", *head]
+        lines += [f"| {' | '.join(_door_cells(row))} |" for row in cases]
+    return "\n".join(lines)
+
+
+def _door_cells(row: dict[str, str]) -> list[str]:
+    """The cells of one row; what was not measured is left empty."""
+    vi = f"{float(row['vi_elbo']):.2f} ({row['vi']})" if row["vi_elbo"] else ""
+    return [
+        row["door"],
+        f"{float(row['difference']):.0e}" if float(row["difference"]) else "0",
+        f"{float(row['elbo']):.2f} ± {float(row['elbo_se']):.2f}",
+        _digits(row["gap"], 2),
+        _digits(row["gap_refined"], 2),
+        f"{float(row['model_lines']):.0f} + {float(row['lines_more']):.0f}",
+        f"{float(row['build_cpu_s']) + float(row['fit_cpu_s']):.1f}",
+        vi,
+        _digits(row["vi_cpu_s"], 1),
+        _digits(row["nuts_cpu_s"], 1),
+        _digits(row["nuts_r_hat"], 3),
+    ]
+
+
+def _digits(number: str, digits: int) -> str:
+    return f"{float(number):.{digits}f}" if number else ""

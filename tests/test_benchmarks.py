@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,8 @@ import pyturingvi as tv
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
-SCRIPTS = ["against_commit", "engines", "front_doors", "iteration_time", "scaling", "sparse_answers", "time_to_answer"]
+TIMINGS = ["engines", "iteration_time", "scaling", "sparse_answers", "time_to_answer"]
+SCRIPTS = ["against_commit", "doors", "front_doors", *TIMINGS]
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +198,62 @@ def test_time_spent_twice_counts_once():
 
     assert covered([(0.0, 1.0), (5.0, 9.0), (6.0, 7.0), (8.0, 10.0), (0.5, 1.5)]) == 6.5
     assert covered([]) == 0.0
+
+
+# ---- five models from every language --------------------------------------------------------------------------
+@pytest.mark.parametrize(("door", "library"), [("NumPyro", "numpyro"), ("PyMC", "pymc")])
+def test_a_front_door_has_the_density_of_its_source(door, library):
+    pytest.importorskip(library)
+    import door_case
+    from door_data import DATA
+
+    data = DATA["eight schools"]()
+    found = door_case.DOORS[door]("eight schools", data)
+    names = {"tv": tv, "source": found.source, "data": data}
+    exec(found.line, names)
+    assert names["model"].structure == "globals: mu, tau; 8 local blocks of 1: e by school"
+    assert door_case.largest_difference(names["model"], found) < 1e-10
+    other = replace(found, density=lambda values: found.density({**values, "mu": values["mu"] + 1e-6}))
+    assert door_case.largest_difference(names["model"], other) > 1e-10
+
+
+def test_lines_of_a_model_are_those_with_code():
+    from door_case import lines_of
+
+    def model(y):
+        """Not this one."""
+        import numpy
+
+        # nor this
+        a = numpy.sum(
+            y,
+        )
+
+        return a
+
+    assert lines_of(model) == 5
+
+
+def test_gaps_are_those_of_the_worst_global_in_sds_of_numpyros_nuts():
+    from doors import largest_gap, with_means
+
+    means = with_means(pd.DataFrame(), "a", "NumPyro", {"nuts": {"mu": [1.0, 2.0], "tau": [3.0, 0.1], "e": [0.0, 1.0]}})
+    means = with_means(means, "a", "PyMC", {"fit": {"mu": [9.0, 2.0]}})
+    new = {"mu": [0.0, 9.0], "tau": [3.2, 9.0]}
+    means = with_means(means, "a", "PyMC", {"fit": new})  # in the place of the earlier one
+    means = with_means(means, "b", "PyMC", {"fit": {"mu": [9.0, 1.0]}})
+    assert largest_gap(means, "a", "PyMC", "fit") == (pytest.approx(2.0), "tau")
+    assert np.isnan(largest_gap(means, "b", "PyMC", "fit")[0])
+
+
+def test_the_committed_table_has_every_case_and_says_what_is_promised():
+    from doors import KEY, PROBLEMS, TABLE
+
+    table = pd.read_csv(TABLE)
+    assert table[KEY].values.tolist() == [[problem, door] for problem, doors in PROBLEMS.items() for door in doors]
+    assert (table["difference"] <= 1e-10).all()
+    assert (table["lines_more"] <= 2).all()
+    assert (table["status"] == "converged").all()
 
 
 # ---- the script ---------------------------------------------------------------------------------------------
