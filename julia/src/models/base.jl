@@ -71,6 +71,9 @@ beside(model::Model, ::AbstractVector) = model
 """A copy of an array where `flat` lies."""
 beside(A::AbstractArray, flat::AbstractVector) = copyto!(similar(flat, eltype(A), size(A)), Array(A))
 
+"""An array of numbers as T, itself where it is that already."""
+in_precision(::Type{T}, A::AbstractArray) where {T} = eltype(A) == T ? A : T.(A)
+
 """Split points into the globals (d_z x M) and the locals (N d_y x M)."""
 function split_points(layout::Layout, points::AbstractMatrix)
     size(points, 1) == dim(layout) ||
@@ -79,3 +82,36 @@ function split_points(layout::Layout, points::AbstractMatrix)
 end
 
 column_sums(A::AbstractMatrix) = vec(sum(A; dims=1))
+
+# ---- other coordinates ----------------------------------------------------------------------------------------------
+"""
+A model in other coordinates. `inward(model, points)` gives the inner model's points, `log_jacobian(model, points)` what
+their density gains a point, and `outward!(slopes, model, points, inner)` the slopes from the inner points' slopes.
+"""
+abstract type InOtherCoordinates <: Model end
+
+scratch(model::InOtherCoordinates, ::Type{T}) where {T} = scratch(model.inner, T)
+
+log_density(model::InOtherCoordinates, points::AbstractMatrix) =
+    log_density(model.inner, inward(model, points)) .+ log_jacobian(model, points)
+
+function log_density!(values::AbstractVector, model::InOtherCoordinates, points::StridedMatrix, scratch)
+    log_density!(values, model.inner, inward(model, points), scratch)
+    return values .+= log_jacobian(model, points)
+end
+
+function log_density_gradient!(slopes::StridedMatrix, model::InOtherCoordinates, points::StridedMatrix, scratch)
+    inner = similar(slopes, size(points))
+    log_density_gradient!(inner, model.inner, inward(model, points), scratch)
+    return outward!(slopes, model, points, inner)
+end
+
+function log_density_and_gradient!(
+    values::AbstractVector, slopes::StridedMatrix, model::InOtherCoordinates, points::StridedMatrix, scratch
+)
+    inner = similar(slopes, size(points))
+    log_density_and_gradient!(values, inner, model.inner, inward(model, points), scratch)
+    values .+= log_jacobian(model, points)
+    outward!(slopes, model, points, inner)
+    return nothing
+end

@@ -54,6 +54,35 @@ function cells_of_point(model::ItemResponse, log_gamma::AbstractVector, centre::
     return -vec(sum(abs.(model.signs) .* softplus.(-model.signs .* logits); dims=(1, 2)))
 end
 
+# ---- difficulties in place of easinesses -----------------------------------------------------------------------------
+"""
+    Difficulties(inner)
+
+`ItemResponse` whose `beta` and `mu_beta` are subtracted in the logit.
+"""
+struct Difficulties{M<:ItemResponse,S<:AbstractVector} <: InOtherCoordinates
+    layout::Layout
+    inner::M
+    signs::S
+end
+
+function irt_difficulties(inner::ItemResponse)
+    K = size(inner.signs, 1)
+    signs = ones(dim(inner.layout))
+    signs[[1; (4 + K):(3 + 2K)]] .= -1
+    return Difficulties(inner.layout, inner, signs)
+end
+
+function beside(model::Difficulties, flat::AbstractVector)
+    inner = beside(model.inner, flat)
+    return Difficulties(model.layout, inner, beside(eltype(flat).(model.signs), flat))
+end
+
+inward(model::Difficulties, points::AbstractMatrix) = in_precision(eltype(points), model.signs) .* points
+log_jacobian(::Difficulties, points::AbstractMatrix) = zero(eltype(points))
+outward!(slopes::AbstractMatrix{T}, model::Difficulties, ::AbstractMatrix, inner::AbstractMatrix) where {T} =
+    slopes .= in_precision(T, model.signs) .* inner
+
 # ---- in place, on the CPU: a table ----------------------------------------------------------------------------------
 const HostItemResponse = ItemResponse{<:LinearAlgebra.Transpose{Int8,Matrix{Int8}}}
 
