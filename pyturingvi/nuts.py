@@ -34,7 +34,8 @@ def sample_nuts(
     """Draw from the posterior with a No-U-Turn sampler, as a referee of a fit.
 
     `"mici"` (`pip install 'pyturingvi[nuts]'`) samples any model by its own log density and gradient in Python;
-    `"turing"` runs Turing's in Julia, a bundled model in its Turing form, which is the same density. The cost of a draw
+    `"turing"` runs Turing's in Julia, a bundled model in its Turing form, which is the same density with the
+    same priors and parametrization. The cost of a draw
     grows faster than that of an update of a fit, so take the small problems.
 
     Parameters
@@ -81,8 +82,8 @@ def sample_nuts(
     if sampler is not None and sampler not in SAMPLERS:
         raise unknown_name("sampler", sampler, SAMPLERS)
     sampler = sampler or ("turing" if ad is not None or "numpy" not in model.engines else "mici")
-    if sampler == "turing" and ("julia" not in model.engines or model.unusual):
-        what = f"{model.description} with {model.unusual}" if model.unusual else model.description
+    if sampler == "turing" and "julia" not in model.engines:
+        what = f"{model.description} with {model.numpy_only}" if model.numpy_only else model.description
         raise EngineError(f'sampler="turing" runs in Julia and cannot call {what}; use sampler="mici".')
     if sampler == "mici" and "numpy" not in model.engines:
         raise EngineError(f'sampler="mici" runs in Python and cannot call {model.description}; use sampler="turing".')

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_checks import draw_points
 
 import pyturingvi as tv
 from pyturingvi.data.fx import load_fx_rates
@@ -110,6 +111,18 @@ def test_what_there_is_not_is_refused(tmp_path: Path) -> None:
         reproduce("synthetic", out=tmp_path, variant="released")
     with pytest.raises(InputError, match="'othr'"):
         reproduce("stepsize", out=tmp_path, variant="othr")
+
+
+@pytest.mark.julia
+@pytest.mark.parametrize("kind", ["rpoisson", "volatility", "irt"])
+def test_julia_and_turing_have_the_same_densities(kind: str) -> None:
+    model = tv.load_problem(f"{kind}-small", simulated=kind == "irt", variant="released")
+    runtime = tv.start_julia()
+    runtime.load("Turing")
+    points, there = draw_points(model, 3), model.to_julia(runtime)
+    for density in (runtime.module.log_density, runtime.module.turing_log_density):
+        found = runtime.to_numpy(runtime.call(density, there, runtime.to_julia(points)))
+        np.testing.assert_allclose(found, model.log_density(points), rtol=1e-8)
 
 
 # ---- sweeps and figures --------------------------------------------------------------------------------------

@@ -275,7 +275,7 @@ class Model(Named, Observes, ABC):
 
     @property
     def unusual(self) -> str:
-        """What of its settings is not as usual, in words: its Turing form and recorded runs are of the usual ones."""
+        """What of its settings is not as usual, in words: recorded runs are of the usual ones."""
         return ""
 
     def to_julia(self, runtime: Runtime) -> Any:

@@ -171,7 +171,9 @@ end
 
 # ---- the bundled models' Turing form -----------------------------------------------------------------------------
 function PyTuringVI.turing_form(model::PyTuringVI.Model; ad::AbstractString="", gradient::Bool=true)
-    return TuringModel(PyTuringVI.turing_model(model), local_names(model); ad, gradient)
+    form = TuringModel(PyTuringVI.turing_model(model), local_names(model); ad, gradient)
+    invpermute!(form.order, coordinates(model))
+    return form
 end
 
 PyTuringVI.turing_log_density(model::PyTuringVI.Model, points::AbstractMatrix) =

@@ -10,7 +10,7 @@ Base.showerror(io::IO, error::ModelError) = print(io, "ModelError: ", error.mess
 """
     turing_model(model) -> DynamicPPL.Model
 
-A bundled model as the Turing `@model` that defines it, on the same data.
+A bundled model as the Turing `@model` that defines it, on the same data and with its own priors and parametrization.
 """
 function turing_model end
 
