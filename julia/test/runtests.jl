@@ -10,7 +10,7 @@ using Zygote: Zygote
     include("test_families.jl")
     include("test_models.jl")
     include("test_gradients.jl")
-    include("test_changed.jl")
+    include("test_parametrizations.jl")
     include("test_optimize.jl")
     include("test_natural.jl")
     include("test_markov.jl")
