@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
+from math import log
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import Any
@@ -30,6 +31,8 @@ GALLERY = ROOT / "docs" / "gallery" / "gallery.csv"
 GALLERY_MARK = "<!-- the table of docs/gallery/gallery.csv -->"
 DOORS = ROOT / "benchmarks" / "results" / "doors.csv"
 DOORS_MARK = "<!-- the table of benchmarks/results/doors.csv -->"
+REFERENCES = ROOT / "benchmarks" / "results" / "references.csv"
+REFERENCES_MARK = "<!-- the table of benchmarks/results/references.csv -->"
 LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
 
 
@@ -67,7 +70,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     source = sources.get(page.file.src_uri)
     if source is not None:
         markdown = site_links(markdown, source)
-    for mark, table in ((GALLERY_MARK, gallery_table), (DOORS_MARK, doors_table)):
+    tables = {GALLERY_MARK: gallery_table, DOORS_MARK: doors_table, REFERENCES_MARK: references_table}
+    for mark, table in tables.items():
         if mark in markdown:
             markdown = markdown.replace(mark, table())
     return markdown
@@ -128,3 +132,25 @@ def _door_cells(row: dict[str, str]) -> list[str]:
 
 def _digits(number: str, digits: int) -> str:
     return f"{float(number):.{digits}f}" if number else ""
+
+
+# ---- fits beside the truth --------------------------------------------------------------------------------------
+def references_table(path: Path = REFERENCES) -> str:
+    """Of each problem and method the largest bias, the ratio farthest from 1, seconds and verdict, as Markdown."""
+    fits: dict[tuple[str, str], list[dict[str, str]]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            fits.setdefault((row["problem"], row["method"]), []).append(row)
+    lines = [
+        "| problem | method | mean off by | of | sd times | of | s | verdict |",
+        "|---|---|--:|---|--:|---|--:|---|",
+    ]
+    for (problem, method), rows in fits.items():
+        cells = ["-"] * 4
+        if rows[0]["bias"]:
+            far = max(rows, key=lambda row: abs(float(row["bias"])))
+            wide = max(rows, key=lambda row: abs(log(float(row["ratio"]))))
+            cells = [f"{float(far['bias']):+.2f}", far["global"], f"{float(wide['ratio']):.2f}", wide["global"]]
+        seconds = f"{float(rows[0]['cpu_s']):.1f}"
+        lines.append(f"| {' | '.join([problem, method, *cells, seconds, rows[0]['verdict'] or '-'])} |")
+    return "\n".join(lines)

@@ -19,7 +19,8 @@ import pyturingvi as tv
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 TIMINGS = ["engines", "iteration_time", "scaling", "sparse_answers", "time_to_answer"]
-SCRIPTS = ["against_commit", "doors", "front_doors", *TIMINGS]
+REFERENCES = ["reference_exact", "references", "references_picture"]
+SCRIPTS = ["against_commit", "doors", "front_doors", *REFERENCES, *TIMINGS]
 
 
 @pytest.fixture(autouse=True)
