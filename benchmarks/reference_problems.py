@@ -146,8 +146,14 @@ def schools(centred: bool) -> Reference:
     return Reference(fitted, partial(model, centred), partial(model, False), ["mu", "log tau"])
 
 
+def radon_data() -> dict[str, np.ndarray]:
+    """The data with the basement as what has an effect: it hardly varies, so that its scale may well be 0."""
+    data = radon.data()
+    return {**data, "first_floor": 1.0 - data["first_floor"]}
+
+
 def radon_houses() -> Reference:
-    """Radon in 919 houses of 85 counties, with varying levels and effects of the floor."""
+    """Radon in 919 houses of 85 counties, with varying levels and effects of the basement."""
 
     def noncentred(county: Any, first_floor: Any, uranium: Any, y: Any) -> None:
         base, slope, effect = (numpyro.sample(name, dist.Normal(0, 5)) for name in radon.GLOBALS[:3])
@@ -158,7 +164,7 @@ def radon_houses() -> Reference:
         with numpyro.plate("houses", len(y)):
             numpyro.sample("y", dist.Normal(level[county] + floor[county] * first_floor, sds[2]), obs=y)
 
-    return _numpyro(radon.radon, noncentred, radon.GLOBALS, **radon.data())
+    return _numpyro(radon.radon, noncentred, radon.GLOBALS, **radon_data())
 
 
 def sleepstudy() -> Reference:

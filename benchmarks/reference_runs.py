@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -97,11 +98,9 @@ class Found:
     told: str = ""
 
 
-FAMILIES: dict[str, Callable[[], Any]] = {
-    "mean-field": tv.MeanField,
-    "structured": tv.Structured,
-    "conditional": lambda: tv.Structured(conditional_scale=True),
-}
+FAMILIES: dict[str, Callable[[], Any]] = {"mean-field": tv.MeanField, "structured": tv.Structured}
+if "conditional_scale" in inspect.signature(tv.Structured).parameters:
+    FAMILIES["conditional"] = lambda: tv.Structured(conditional_scale=True)
 
 
 def clock() -> np.ndarray:
@@ -162,9 +161,6 @@ def run_autonormal(problem: Reference) -> Found:
 
 
 METHODS: dict[str, Callable[[Reference, str], Found]] = {
-    "mean-field": run_family,
-    "structured": run_family,
-    "conditional": run_family,
-    "refined": run_family,
+    **dict.fromkeys([*FAMILIES, "refined"], run_family),
     "AutoNormal": lambda problem, _: run_autonormal(problem),
 }

@@ -128,6 +128,28 @@ def test_nodes_follow_the_globals(poisson: Any, log_s_eta: float) -> None:
         assert slope[0, k] == pytest.approx(expected, abs=0.01 + 1e-3 * abs(expected))
 
 
+@pytest.mark.parametrize("size", [4, 6, 7, 11])
+@pytest.mark.parametrize("width", [0.02, 0.2, 0.4, 0.6, 0.8, 1.2])
+def test_a_local_between_two_nodes_is_not_missed(size: int, width: float) -> None:
+    """Twenty pairs `y ~ N(0, e^{2z} I)`, whose integrals are 1, from nodes that are 1 wide."""
+
+    def terms(points: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        z, y = points[:, :1], points[:, 1:].reshape(-1, 20, 2) * np.exp(-points[:, :1, None])
+        each = -0.5 * (y**2).sum(axis=2) - 2 * z - np.log(2 * np.pi)
+        slope = (weights * ((y**2).sum(axis=2) - 2)).sum(axis=1, keepdims=True)
+        return 0 * z[:, 0], each, np.hstack([slope, (-weights[..., None] * y * np.exp(-z)[..., None]).reshape(-1, 40)])
+
+    def density(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        prior, each, slopes = terms(points, np.ones((len(points), 20)))
+        return prior + each.sum(axis=1), slopes
+
+    model = tv.models.LogDensity(density, tv.Layout(1, 20, 2), terms=terms)
+    bound = tv.Structured().bind(model.layout)
+    parts = GlobalsAndLocals.of(bound, bound.initial_flat(np.zeros(41), 1.0))
+    found = LocalIntegrals(model, parts, Rule.of(20, 2, size)).log_density(np.array([[np.log(width)]]))
+    assert found[0] == pytest.approx(0, abs=0.15 if size == 4 else 0.05)
+
+
 # ---- proposals -----------------------------------------------------------------------------------------------
 def test_a_mixture_is_one_of_t_distributions() -> None:
     rng = np.random.default_rng(0)

@@ -19,6 +19,7 @@ LARGEST_GRID = 121
 N_DRAWS = 256  # nodes of a local where a grid would have more than LARGEST_GRID
 _WIDE = 1.5  # draws are as many times wider than the fit
 _SHIFT, _NARROW, _TOO_WIDE = 0.7, 0.6, 1.5  # how far a local may be from where its nodes are, in their own spread
+_BETWEEN = 1.15  # a local that falls between the two nodes nearest to 0 has all its mass on these: as wide as they are
 _DIFFERENCE = 0.1  # step of the slopes' differences, in the nodes' own spread
 _NEWTON_STEPS, _MOST_CUTS, _CLOSE = 10, 12, 0.2
 _MOST_CHANGE = 16.0  # of a variance in one step
@@ -93,10 +94,14 @@ def is_grid(local_dim: int) -> bool:
 
 @dataclass(frozen=True)
 class Moments:
-    """Means (m, N, d_y) and covariances (m, N, d_y, d_y) of locals under the shares of their nodes."""
+    """Means (m, N, d_y) and covariances (m, N, d_y, d_y) of locals under the shares of their nodes.
+
+    `narrow` is the standard deviation below which these nodes do not tell how narrow a local is.
+    """
 
     mean: np.ndarray
     covariance: np.ndarray
+    narrow: float = _NARROW
 
     @classmethod
     def of(cls, shares: np.ndarray, nodes: np.ndarray) -> Moments:
@@ -111,13 +116,13 @@ class Moments:
             for j in range(i + 1):
                 product = _over_nodes(shares, t[i] * t[j]) - mean[..., i] * mean[..., j]
                 covariance[..., i, j] = covariance[..., j, i] = product
-        return cls(mean, covariance)
+        return cls(mean, covariance, max(_NARROW, _BETWEEN * float(np.abs(nodes).min())))
 
     @property
     def misplaced(self) -> np.ndarray:
         """Which locals (m, N) have their mass where their nodes are not."""
         variances = np.diagonal(self.covariance, axis1=2, axis2=3)
-        good = (np.abs(self.mean) <= _SHIFT) & (variances >= _NARROW**2) & (variances <= _TOO_WIDE**2)
+        good = (np.abs(self.mean) <= _SHIFT) & (variances >= self.narrow**2) & (variances <= _TOO_WIDE**2)
         return np.asarray(~good.all(axis=2))
 
 
