@@ -239,6 +239,33 @@ def test_no_false_alarm_where_the_family_holds_the_target(seed: int) -> None:
     assert fit_at(target.model, family, near).diagnose(n=400, seed=seed).verdict == "good"
 
 
+@pytest.mark.slow
+def test_no_false_alarm_in_fifty_default_fits() -> None:
+    """As they end, with all the noise that the optimizer leaves; any warning is an error."""
+    for seed in range(50):
+        target, family = random_gaussian(seed)
+        fit = quick_fit(target.model, family, None, seed=seed, engine="numpy")
+        found = fit.diagnose(seed=seed)
+        assert (fit.status, found.verdict) == ("converged", "good"), (seed, found.reasons)
+
+
+@pytest.mark.parametrize("rho", [0.95, 0.99])
+def test_weights_are_bad_for_mean_field_on_a_correlated_target_and_good_for_the_right_family(rho: float) -> None:
+    """The weights' tail has the index `1 - 1/s^2`, with s^2 the largest variance of the density in the fit's units.
+
+    s^2 is (1 + rho) / (1 - rho^2), along the diagonal.
+    """
+    target = correlated(rho)
+    index = 1 - (1 - rho**2) / (1 + rho)
+    bad = best_fit(target, "mean-field").diagnose(n=4000).table["value"]
+    assert bad["k-hat, all variables"] == pytest.approx(index, abs=0.3)
+    assert bad["k-hat, all variables"] > 0.7
+    assert bad["effective sample size"] < 4000 / 4
+    good = best_fit(target, "full-rank").diagnose(n=4000).table["value"]
+    assert good["k-hat, all variables"] < 0.5
+    assert good["effective sample size"] == pytest.approx(4000)
+
+
 @pytest.mark.parametrize(("ess", "verdict"), [(999.0, "good"), (600.0, "usable with care")])
 def test_a_heavy_tail_of_weights_that_are_all_alike_does_not_count(ess: float, verdict: str) -> None:
     """As of a logistic regression of 3,000 rows: k-hat 0.70 and an effective sample size of 999 of 1,000."""

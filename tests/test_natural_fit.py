@@ -231,17 +231,40 @@ def test_the_rates_of_large_counts_are_known_to_their_roots() -> None:
     np.testing.assert_allclose(np.sqrt((found.scale.toarray() ** 2).sum(axis=1))[rows], counts**-0.5, rtol=0.2)
 
 
+POISSONS = st.integers(0, 10**6), st.integers(3, 25), st.integers(1, 3), st.floats(-1, 8)
+NORMALS = st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.floats(0, 0.3)
+some = functools.partial(settings, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
 @misfit_allowed
-@given(st.integers(0, 10**6), st.integers(3, 25), st.integers(1, 3), st.floats(-1, 8))
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(*POISSONS)
+@some(max_examples=4)
 def test_structured_ends_no_lower_than_mean_field_on_poisson_models(seed: int, n: int, p: int, level: float) -> None:
     assert_above_mean_field(poisson_model(seed, n, p, level))
 
 
 @misfit_allowed
-@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.floats(0, 0.3))
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(*NORMALS)
+@some(max_examples=6)
 def test_structured_ends_no_lower_than_mean_field_near_gaussians(
+    seed: int, n_global: int, n_local: int, local_dim: int, bend: float
+) -> None:
+    assert_above_mean_field(bent_normal(seed, Layout(n_global, n_local, local_dim), bend))
+
+
+@pytest.mark.slow
+@misfit_allowed
+@given(*POISSONS)
+@some(max_examples=100)
+def test_so_it_does_on_a_hundred_poisson_models(seed: int, n: int, p: int, level: float) -> None:
+    assert_above_mean_field(poisson_model(seed, n, p, level))
+
+
+@pytest.mark.slow
+@misfit_allowed
+@given(*NORMALS)
+@some(max_examples=100)
+def test_so_it_does_near_a_hundred_gaussians(
     seed: int, n_global: int, n_local: int, local_dim: int, bend: float
 ) -> None:
     assert_above_mean_field(bent_normal(seed, Layout(n_global, n_local, local_dim), bend))
