@@ -273,8 +273,8 @@ def run(
     monitor = RunMonitor(spec.to_json(), progress, callback, path)
     if settings.engine == "auto" and progress:
         _note(
-            f"{model.label}, d={model.dim:,}: using the {runner.name} engine on {device}, and the {family.name} family "
-            f"of {family.n_params(model.layout):,} parameters"
+            f"{model.label}, d={model.dim:,}: using the {runner.name} engine on {device}, and the {family.label} "
+            f"family of {family.n_params(model.layout):,} parameters"
         )
     try:
         outcome = runner.run(model, settings, initial, draws, monitor, target)
@@ -354,7 +354,7 @@ def _initial(model: Model, bound: BoundFamily, settings: Settings, init: Any) ->
         if flat.shape != (bound.n_params,):
             raise InputError(
                 f"init must be a Fit or a flat parameter vector of shape ({bound.n_params},) for the "
-                f"{bound.family.name} family, got shape {flat.shape}."
+                f"{bound.family.label} family, got shape {flat.shape}."
             )
     bound.check_flat(flat)
     return flat, {"params": digest(flat)}

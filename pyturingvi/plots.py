@@ -55,7 +55,7 @@ def plot_elbo(fit: Fit, ax: Axes | None = None) -> Axes:
     x, y, error = (trace[c].to_numpy() for c in ("iteration", "elbo", "std_error"))
     colour = COLOURS.get(fit.family.name)
     marker = "o" if len(x) < 3 else None
-    ax.plot(x, y, color=colour, marker=marker, lw=1.4, label=fit.family.name)
+    ax.plot(x, y, color=colour, marker=marker, lw=1.4, label=fit.family.label)
     ax.fill_between(x, y - 2 * error, y + 2 * error, color=colour, alpha=0.25, lw=0)
     finite = y[np.isfinite(y)]
     if finite.size > 10:
@@ -101,7 +101,7 @@ def plot_forest(fit: Fit, variables: Sequence[str] | None = None, ax: Axes | Non
     ax.set_yticks(rows, list(table.index), fontsize=8)
     ax.set_ylim(-0.7, len(table) - 0.3)
     ax.set_xlabel("median and central 90 %")
-    ax.set_title(f"{fit.model.label}, {fit.family.name}")
+    ax.set_title(f"{fit.model.label}, {fit.family.label}")
     return ax
 
 

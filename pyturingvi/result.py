@@ -158,7 +158,7 @@ class Fit(Draws):
         """Scale matrix C (d, d) in unconstrained space, as a scipy.sparse.csc_array.
 
         In the Markov family it is dense, and a scipy LinearOperator in its place: `scale @ x`, `scale.T @ x` and
-        `scale.toarray()`.
+        `scale.toarray()`. With conditional widths there is none, and an InputError says so.
         """
         return self._bound.scale(self.params)
 

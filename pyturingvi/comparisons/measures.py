@@ -70,7 +70,7 @@ class Side:
 def family_words(family: Family) -> str:
     """A family's name, with what is unusual about it."""
     usual = type(family)().config()
-    unusual = [f"{key}={value}" for key, value in family.config().items() if value != usual[key]]
+    unusual = [f"{key}={value}" for key, value in family.config().items() if value != usual.get(key)]
     return family.name + (f"({', '.join(unusual)})" if unusual else "")
 
 

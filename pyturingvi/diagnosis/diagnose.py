@@ -96,7 +96,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
             found["globals"] = _of_globals(moves, root, sd, labels)
     if others:
         found |= _restarts(fit, others, n, mean, sd, labels)
-    return Diagnosis(f"{model.label}, {fit.family.name}", Findings(**found), mean, sd, labels)
+    return Diagnosis(f"{model.label}, {fit.family.label}", Findings(**found), mean, sd, labels)
 
 
 def _check(fit: Fit, bound: BoundFamily, n: int, seed: int) -> GlobalsCheck | None:

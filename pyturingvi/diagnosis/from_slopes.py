@@ -95,6 +95,6 @@ class SlopeIntegrals:
         bound, points = self.bound, np.empty_like(u)
         bound.transform(self.work, u, points)
         density, slopes = self.model._log_density_and_gradient(points)
-        values = np.asarray(density, dtype=np.float64) - bound.base.log_density(u).sum(axis=1)
-        whitened = self.coordinates.whiten(self.work, np.array(slopes, dtype=np.float64))
-        return values + bound._log_abs_det(self.work), whitened + self.coordinates.score(u)
+        values = np.asarray(density, dtype=np.float64) - bound._log_q_of_noise(self.work, u)
+        of_noise = self.coordinates.noise_slopes(self.work, u, np.array(slopes, dtype=np.float64))
+        return values + bound._log_abs_det(self.work), of_noise

@@ -34,7 +34,8 @@ class NumpyNaturalStepper(NaturalStepper):
     def begin(self, family: Family, vectors: dict[str, np.ndarray], count: int) -> None:
         n_heads = family.dense_columns(self.model.layout)
         base, seed, dim = family.base_distribution, self.settings.seed, self.model.dim
-        self.stream = AntitheticStream(base, seed, dim, n_heads, self.dtype, self.xp)
+        mirrored = family.mirrors_locals(self.model.layout)
+        self.stream = AntitheticStream(base, seed, dim, n_heads, self.dtype, self.xp, mirrored)
         self.own: Any = family.bind(self.model.layout, self.dtype, self.xp)
         self.coordinates = self.own.natural_coordinates()
         self.state = NaturalGradientState(self.model, self.coordinates, self.workers)

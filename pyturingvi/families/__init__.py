@@ -58,9 +58,10 @@ def get_family(family: str | Family) -> Family:
 def get_location_scale(family: str | Family) -> LocationScale:
     """Read a `family=` argument of what knows location-scale families alone, such as the paper's theory."""
     found = get_family(family)
-    if not isinstance(found, LocationScale) or isinstance(found, Markov):
+    if not isinstance(found, LocationScale) or not found.scale_is_parameter:
         raise InputError(
-            f"family: {found.name} is not a location-scale family in the entries of its scale matrix, which this needs."
+            f"family: {found.label} is not a location-scale family in the entries of its scale matrix, which this "
+            "needs."
         )
     return found
 

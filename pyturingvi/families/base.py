@@ -41,6 +41,11 @@ class Family(Named, ABC):
         """Distribution of each coordinate of the noise."""
         return Gaussian()
 
+    @property
+    def label(self) -> str:
+        """What outputs and messages call it: its name, and what of its settings makes another family of it."""
+        return self.name
+
     @abstractmethod
     def n_params(self, layout: Layout) -> int:
         """Number of parameters p (paper, table 1)."""
@@ -55,6 +60,10 @@ class Family(Named, ABC):
     def dense_columns(self, layout: Layout) -> int:
         """Leading noise coordinates that all the others share, which frames of draws make orthogonal."""
         return layout.n_global
+
+    def mirrors_locals(self, layout: Layout) -> bool:
+        """Whether a draw of a natural-gradient update has a second one, with the signs of the locals' noise turned."""
+        return False
 
     @abstractmethod
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
@@ -152,7 +161,7 @@ class BoundFamily(ABC):
         """
         if type(other.family) is type(self.family) and other.family.config() == self.family.config():
             return flat.copy()
-        return self._refuse(f"cannot go on from a fit of the {other.family.name} family")
+        return self._refuse(f"cannot go on from a fit of the {other.family.label} family")
 
     def check_flat(self, flat: np.ndarray) -> None:
         """Raise an InputError unless the flat parameters (p,) are a start with a finite entropy."""
@@ -202,4 +211,4 @@ class BoundFamily(ABC):
         return points[:, : self.layout.n_global]
 
     def _refuse(self, what: str) -> NoReturn:
-        raise InputError(f"The {self.family.name} family {what}.")
+        raise InputError(f"The {self.family.label} family {what}.")

@@ -41,6 +41,11 @@ class LocationScale(Family):
     def base_distribution(self) -> BaseDistribution:
         return base_distribution(self.base)
 
+    @property
+    def scale_is_parameter(self) -> bool:
+        """Whether the flat parameters are location and entries of the scale matrix, and no others."""
+        return True
+
     @abstractmethod
     def column_lengths(self, layout: Layout) -> np.ndarray:
         """Nonzeros in each column of C, (d,). In every column they run on from the diagonal without a gap."""
@@ -122,8 +127,11 @@ class BoundLocationScale(BoundFamily):
         """The noise u that `transform` would send to `points`: `C^{-1}(x - m)`."""
 
     def log_q(self, work: Array, points: Array) -> Array:
-        u = self.standardize(work, points)
-        return self.base.log_density(u).sum(axis=1, dtype=np.float64) - self._log_abs_det(work)
+        return self._log_q_of_noise(work, self.standardize(work, points)) - self._log_abs_det(work)
+
+    def _log_q_of_noise(self, work: Array, noise: Array) -> Array:
+        """Log density (M,) at the points of `noise` (M, d), without the constant `-sum_i log|C_ii|`."""
+        return self.base.log_density(noise).sum(axis=1, dtype=np.float64)
 
     def prox_entropy(self, work: Array, stepsize: float) -> None:
         """`C_ii <- C_ii + (sqrt(C_ii^2 + 4 gamma) - C_ii)/2`, which keeps the diagonal positive."""

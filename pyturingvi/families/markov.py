@@ -42,6 +42,10 @@ class Markov(LocationScale):
     name: ClassVar[str] = "markov"
     standardized: ClassVar[bool] = True
 
+    @property
+    def scale_is_parameter(self) -> bool:
+        return False
+
     def n_params(self, layout: Layout) -> int:
         return Structured().n_params(layout) + max(layout.n_local - 1, 0) * layout.local_dim**2
 

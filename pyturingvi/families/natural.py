@@ -58,6 +58,12 @@ class NaturalCoordinates(ABC):
     def whiten(self, work: Array, slopes: Array) -> Array:
         """`C' g` of each row of `slopes` (M, d), which may be overwritten."""
 
+    def noise_slopes(self, work: Array, noise: Array, slopes: Array) -> Array:
+        """`h = C' g + psi(u)` (M, d): slopes of `log p - log q` in the noise, from those of log p (overwritten)."""
+        h = self.whiten(work, slopes)
+        h += self.score(noise)
+        return h
+
     def direction(self, work: Array, noise: Array, whitened: Array, out: Array) -> None:
         """Write the sums over the rows of `h` and of `h u'` on C's pattern into `out` (p,)."""
         self.bound.pullback(work, noise, None, whitened, out)
@@ -200,8 +206,10 @@ class StructuredCoordinates(NaturalCoordinates):
             y, border, blocks = step[d_z:d], bound._border_of(step), step[bound._blocks].reshape(n, -1)
             squares = (y * y + xp.einsum("ji,ji->i", border, border)).reshape(n, -1).sum(axis=1)
             squares += xp.einsum("nk,nk->n", blocks, blocks)
-            chain = self._chain_of(step)
+            chain, widths = self._chain_of(step), self._widths_of(step)
             squares[n - len(chain) :] += (chain * chain).sum(axis=(1, 2))
+            if len(widths):
+                squares += xp.einsum("ji,ji->i", widths, widths).reshape(n, -1).sum(axis=1)
             least = diagonal[d_z:].reshape(n, -1).min(axis=1)
             factors, share = self._shrink(squares, least, trust)
             if factors is not None:
@@ -210,6 +218,8 @@ class StructuredCoordinates(NaturalCoordinates):
                 each = xp.repeat(factors, layout.local_dim)
                 y *= each
                 border *= each
+                if len(widths):
+                    widths *= each
             shares.append((n, share))
         return sum(count * share for count, share in shares) / sum(count for count, _ in shares)
 
@@ -217,11 +227,15 @@ class StructuredCoordinates(NaturalCoordinates):
         """The part of a step that each of the last locals has towards its predecessor, a view: (k, d_y, d_y)."""
         return step[:0].reshape(0, 1, 1)
 
+    def _widths_of(self, step: Array) -> Array:
+        """The part of a step in the matrices of conditional widths, a view: (d_z, N d_y), or no rows at all."""
+        return step[:0].reshape(0, 1)
+
     def retract(self, work: Array, step: Array) -> None:
         bound, layout = self.bound, self.bound.layout
         d_z, d = layout.n_global, layout.dim
         c_zz = bound._dense_zz(work)
-        e_zz = _exponential(bound.xp, bound._dense_zz(step))
+        e_zz = exponential(bound.xp, bound._dense_zz(step))
         work[:d_z] += c_zz @ step[:d_z]
         if layout.n_local:
             border, moved = bound._border_of(work), bound._border_of(step)
@@ -231,7 +245,7 @@ class StructuredCoordinates(NaturalCoordinates):
                 k = step[bound._blocks]
                 work[bound._blocks] *= 1 + k + 0.5 * (k * k)
             else:
-                bound._pack_blocks(bound._dense_blocks(work) @ _exponential(bound.xp, bound._dense_blocks(step)), work)
+                bound._pack_blocks(bound._dense_blocks(work) @ exponential(bound.xp, bound._dense_blocks(step)), work)
         work[bound._zz] = (c_zz @ e_zz).ravel()[bound._zz_position]
 
 
@@ -252,10 +266,10 @@ class FullRankCoordinates(NaturalCoordinates):
         bound, d = self.bound, self.bound.layout.dim
         c = bound._dense(work)
         work[:d] += c @ step[:d]
-        work[d:] = (c @ _exponential(bound.xp, bound._dense(step))).ravel()[bound._positions()]
+        work[d:] = (c @ exponential(bound.xp, bound._dense(step))).ravel()[bound._positions()]
 
 
-def _exponential(xp: Any, k: Array) -> Array:
+def exponential(xp: Any, k: Array) -> Array:
     """`I + K + K^2/2` of lower triangles (..., n, n): its diagonal is positive whatever K is."""
     e = 0.5 * (k @ k)
     e += k

@@ -2,21 +2,24 @@
 
 The working vector is `[m, C_zz, border, blocks]`: `C_zz` a packed lower triangle, `border` a (d_z, N d_y) matrix
 whose row j is column j of C below `C_zz` (its CSC order), and `blocks` the N packed lower triangles `C_{n,n}`. In
-the non-standardized form `border` holds `A_n` instead, and multiplies z itself rather than its noise.
+the non-standardized form `border` holds `A_n` instead, and multiplies z itself rather than its noise. With conditional
+widths the `b_n` stand behind it, a (d_z, N d_y) matrix like the border; the flat vector ends with the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from pyturingvi.errors import InputError
+from pyturingvi.families.base_distributions import Gaussian
 from pyturingvi.families.full_rank import column_starts, triangle_pattern, triangle_size
 from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
 from pyturingvi.families.natural import NaturalCoordinates, StructuredCoordinates
+from pyturingvi.families.natural_widths import WidthsCoordinates
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 
@@ -25,7 +28,7 @@ from pyturingvi.support.array_namespace import Array
 class Structured(LocationScale):
     """Global-local structure: C_zz and each C_{n,n} lower triangular, C_{n,z} dense, all else zero.
 
-    p = d + d_z(d_z+1)/2 + N(d_y d_z + d_y(d_y+1)/2).
+    p = d + d_z(d_z+1)/2 + N(d_y d_z + d_y(d_y+1)/2), and N d_y d_z more with conditional widths.
 
     Parameters
     ----------
@@ -34,31 +37,71 @@ class Structured(LocationScale):
         True: `y_n = m_n + C_{n,z} u_z + C_{n,n} u_n`. False: `y_n = m_n + A_n z + C_{n,n} u_n`, the
         parameterization whose energy need not be convex (paper, section 3.3); location and scale are then
         those of the implied distribution.
+    conditional_scale : bool
+        True: the locals' widths follow the globals, `y_n = m_n + C_{n,z} u_z + C_{n,n} (exp(b_n u_z) * u_n)` with a
+        (d_y, d_z) matrix b_n, 0 at the start: column i of C_{n,n} is `exp((b_n u_z)_i)` times as wide. The
+        entropy is that of b = 0. For a Gaussian base and the standardized form. The distribution is no longer Gaussian,
+        and has no scale matrix.
+
+    Raises
+    ------
+    InputError
+        For a value that is not True or False, or conditional widths with another base or form.
     """
 
     standardized: bool = True
+    conditional_scale: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.standardized, bool | np.bool_):
-            raise InputError(f"Structured: standardized must be True or False, got {self.standardized!r}.")
-        object.__setattr__(self, "standardized", bool(self.standardized))
+        for key in ("standardized", "conditional_scale"):
+            value = getattr(self, key)
+            if not isinstance(value, bool | np.bool_):
+                raise InputError(f"Structured: {key} must be True or False, got {value!r}.")
+            object.__setattr__(self, key, bool(value))
+        if self.conditional_scale and not self.standardized:
+            raise InputError("Structured: conditional_scale=True goes with standardized=True.")
+        if self.conditional_scale and type(self.base) is not Gaussian:
+            raise InputError(
+                f"Structured: conditional_scale=True needs base='gaussian', got {self.base_distribution.spec!r}: the "
+                "widths exp(b u) have a finite mean square for every b only if the tails of u are those of a Gaussian."
+            )
 
     name: ClassVar[str] = "structured"
 
+    @property
+    def label(self) -> str:
+        return f"conditional-scale {self.name}" if self.conditional_scale else self.name
+
+    @property
+    def scale_is_parameter(self) -> bool:
+        return not self.conditional_scale
+
+    def mirrors_locals(self, layout: Layout) -> bool:
+        return self.conditional_scale and layout.n_global > 0 and layout.n_local > 0
+
     def n_params(self, layout: Layout) -> int:
-        per_block = layout.local_dim * layout.n_global + triangle_size(layout.local_dim)
+        of_border = layout.local_dim * layout.n_global
+        per_block = of_border * (1 + self.conditional_scale) + triangle_size(layout.local_dim)
         return layout.dim + triangle_size(layout.n_global) + layout.n_local * per_block
+
+    def config(self) -> dict[str, Any]:
+        found = super().config()
+        if not self.conditional_scale:  # files of earlier versions do not have it, nor digests made of them
+            del found["conditional_scale"]
+        return found
 
     def column_lengths(self, layout: Layout) -> np.ndarray:
         d, d_z, d_y = layout.dim, layout.n_global, layout.local_dim
         return np.concatenate([np.arange(d, d - d_z, -1), np.tile(np.arange(d_y, 0, -1), layout.n_local)])
 
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundLocationScale:
-        return BoundStructured(self, layout, dtype, xp)
+        return (BoundWidths if self.conditional_scale else BoundStructured)(self, layout, dtype, xp)
 
     def to_julia(self, runtime: Any) -> Any:
         """Its Julia counterpart."""
+        if self.conditional_scale:
+            return runtime.call(runtime.module.ConditionalStructured)
         return runtime.call(
             runtime.module.Structured, self.base_distribution.to_julia(runtime), standardized=self.standardized
         )
@@ -236,3 +279,85 @@ class BoundStructured(BoundLocationScale):
             zz += d_z - j
             border += k
         return target
+
+
+class BoundWidths(BoundStructured):
+    """The family with conditional widths at work.
+
+    Its map is the structured one after another, `u -> (u_z, v)` with `v_n = exp(b_n u_z) * u_n`, whose inverse and log
+    determinant, the sum of all `(b_n u_z)_i`, are plain. That is why the columns of C_nn are scaled and not its rows:
+    points, pullback and inverse are the structured family's at the noise v. Since u_z has mean 0, so has the log
+    determinant.
+    """
+
+    family: Structured
+
+    def __init__(self, family: Structured, layout: Layout, dtype: Any, xp: ModuleType) -> None:
+        super().__init__(family, layout, dtype, xp)
+        self._widths = slice(self._blocks.stop, self.n_params)
+
+    def widths_of(self, work: Array) -> Array:
+        """b, a (d_z, N d_y) view: row j is what the noise of global j adds to the locals' log widths."""
+        return work[self._widths].reshape(self.layout.n_global, self.layout.n_local_total)
+
+    def relative_widths(self, work: Array, noise: Array) -> Array:
+        """`exp(b_n u_z)` of each local (M, N d_y), for noise (M, d)."""
+        return self.xp.exp(noise[:, : self.layout.n_global] @ self.widths_of(work))
+
+    def widened(self, work: Array, noise: Array) -> Array:
+        """The noise (M, d) with v_n in the place of u_n."""
+        wide = noise.copy()
+        wide[:, self.layout.n_global :] *= self.relative_widths(work, noise)
+        return wide
+
+    # ---- points and gradients -----------------------------------------------------------------------------
+    def transform(self, work: Array, noise: Array, out: Array) -> None:
+        super().transform(work, self.widened(work, noise), out)
+
+    def pullback(self, work: Array, noise: Array, points: Array, gradient: Array, out: Array) -> None:
+        wide = self.widened(work, noise)
+        if self.layout.n_local:
+            self.pull_widths(wide, self.times_locals(work, gradient[:, self.layout.n_global :], transposed=True), out)
+        super().pullback(work, wide, points, gradient, out)
+
+    def pull_widths(self, wide: Array, pulled: Array, out: Array) -> None:
+        """Write the sums over the rows of `u_z (v_n * g_n)'` in the places of b, for rows g (M, N d_y) of `pulled`."""
+        d_z = self.layout.n_global
+        self.xp.matmul(wide[:, :d_z].T, wide[:, d_z:] * pulled, out=self.widths_of(out))
+
+    def standardize(self, work: Array, points: Array) -> Array:
+        u = super().standardize(work, points)
+        u[:, self.layout.n_global :] /= self.relative_widths(work, u)
+        return u
+
+    def _log_q_of_noise(self, work: Array, noise: Array) -> Array:
+        totals = self.widths_of(work).sum(axis=1, dtype=np.float64)
+        return super()._log_q_of_noise(work, noise) - noise[:, : self.layout.n_global] @ totals
+
+    def natural_coordinates(self) -> NaturalCoordinates:
+        plain = replace(self.family, conditional_scale=False).bind(self.layout, self.dtype, self.xp)
+        return WidthsCoordinates(self, plain)
+
+    # ---- parameters ---------------------------------------------------------------------------------------
+    def to_flat(self, work: Array) -> Array:
+        return self._with_widths(super().to_flat(work), work)
+
+    def from_flat(self, flat: Array) -> Array:
+        return self._with_widths(super().from_flat(flat), self.xp.asarray(flat, dtype=self.dtype))
+
+    def _with_widths(self, target: Array, source: Array) -> Array:
+        target[self._widths] = source[self._widths]
+        return target
+
+    # ---- what a fit tells of it ---------------------------------------------------------------------------
+    def scale(self, flat: np.ndarray) -> NoReturn:
+        self._refuse("has no scale matrix: its locals are as wide as the globals say")
+
+    def local_parts(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same, a local's covariance given the globals averaged over them: `E exp(2 b u) = exp(2 |b|^2)`."""
+        bound = BoundWidths(self.family, self.layout, np.float64, np)
+        work = bound.from_flat(flat)
+        blocks, squares = bound._dense_blocks(work), (bound.widths_of(work) ** 2).sum(axis=0)
+        growth = np.exp(2 * squares).reshape(self.layout.n_local, 1, self.layout.local_dim)
+        head = np.vstack([bound._dense_zz(work), bound._border_of(work).T])
+        return head, (blocks * growth) @ blocks.transpose(0, 2, 1)

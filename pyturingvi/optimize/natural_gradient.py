@@ -161,7 +161,6 @@ class NaturalGradientState:
         if not np.isfinite(float(flat @ flat)):
             self.slopes = slopes
             return None
-        h = coordinates.whiten(self.work, slopes if slopes.flags.writeable else slopes.copy())
-        h += coordinates.score(u)
+        h = coordinates.noise_slopes(self.work, u, slopes if slopes.flags.writeable else slopes.copy())
         coordinates.direction(self.work, u, h, out)
-        return values - bound.base.log_density(u).sum(axis=1, dtype=np.float64)
+        return values - bound._log_q_of_noise(self.work, u)

@@ -26,13 +26,15 @@ def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: fl
     """Draws and rate of an update, from the effective dimension; what is given stays.
 
     The noise of a row of the scale grows with the number of its entries, so that the stable rate is proportional to M
-    over the effective dimension. Frames take that noise away, but for what is not Gaussian in the posterior.
+    over the effective dimension. Frames take that noise away, but for what is not Gaussian in the posterior. Mirrored
+    draws come in fours, of which two pairs share the globals, so that there are twice as many.
     """
-    size = family.effective_dimension(layout)
+    copies = 2 if family.mirrors_locals(layout) else 1
+    size = copies * family.effective_dimension(layout)
     gaussian = type(family.base_distribution) is Gaussian
     per_dimension = _DRAWS_PER_DIMENSION * (1 if gaussian else 12)  # the noise does not vanish at the optimum
     few = min(256, max(_FEWEST_DRAWS, 20_000 // layout.dim))  # as many as cost no more than the overhead
-    m = n_samples or 2 * (min(_MOST_DRAWS, max(few, per_dimension * size)) // 2)
+    m = n_samples or 2 * copies * (min(_MOST_DRAWS, max(few, per_dimension * size)) // (2 * copies))
     frames = gaussian and type(family) is not MeanField and m >= 3 * size
     if size == 1:
         bears = 0.6
@@ -49,7 +51,8 @@ def stages_of(family: Family, layout: Layout, warm: bool) -> list[Family]:
     if kind not in (MeanField, Structured, Markov, FullRank):
         return [family]
     smaller: list[Family] = [] if kind is MeanField else [MeanField()]
-    if kind in (Markov, FullRank) and layout.n_local:
+    larger = kind in (Markov, FullRank) or (isinstance(family, Structured) and family.conditional_scale)
+    if larger and layout.n_local:
         smaller.append(Structured())
     if type(family.base_distribution) is not Gaussian:
         smaller.append(kind())  # the best fit to a Gaussian posterior is the same for every base

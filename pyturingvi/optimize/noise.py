@@ -85,31 +85,48 @@ class AntitheticStream:
         Make the columns of the heads orthogonal over the rows, and the others orthogonal to them, but for a
         factor that each row has of its own, so that a row is exactly standard normal. The sums of `h u_z'` are then
         nearly exact where h is linear: their noise would otherwise limit the rate. For a Gaussian base alone.
+    mirrored : bool
+        Let each row have a second one with the signs of all but the heads turned, where the number of rows is
+        even. Sums of `h_n u_n u_z'` then have no noise of what is odd in u_n or in u_z, such as a local's skewness.
     """
 
     def __init__(
-        self, base: BaseDistribution, seed: int, dim: int, n_heads: int, dtype: np.dtype, xp: ModuleType
+        self,
+        base: BaseDistribution,
+        seed: int,
+        dim: int,
+        n_heads: int,
+        dtype: np.dtype,
+        xp: ModuleType,
+        mirrored: bool = False,
     ) -> None:
         self.base, self.seed, self.dim, self.n_heads, self.dtype, self.xp = base, seed, dim, n_heads, dtype, xp
+        self.mirrored = mirrored
 
     def draw(self, iteration: int, n_rows: int, frames: bool) -> Array:
         """The rows (n_rows, d) of the update `iteration`, counted from 0."""
         source = generator(self.xp, self.seed, GRADIENT_STREAM, iteration)
-        rows = self.xp.empty((n_rows, self.dim), dtype=self.dtype)
+        mirrored = self.mirrored and n_rows % 2 == 0
+        rows = self.xp.empty((n_rows // 2 if mirrored else n_rows, self.dim), dtype=self.dtype)
         self.base.fill(source, rows)
         if frames and self.n_heads:
-            self._orthogonalize(rows, source)
+            self._orthogonalize(rows, source, mirrored)
+        if not mirrored:
+            return rows
+        rows = self.xp.concatenate([rows, rows])
+        rows[n_rows // 2 :, self.n_heads :] *= -1
         return rows
 
-    def _orthogonalize(self, rows: Array, source: Any) -> None:
-        """Turn independent rows into frames."""
+    def _orthogonalize(self, rows: Array, source: Any, mirrored: bool = False) -> None:
+        """Turn independent rows into frames; those of mirrored rows are orthogonal to the others as they are."""
         xp, m = self.xp, len(rows)
         z, y = rows[:, : self.n_heads], rows[:, self.n_heads :]
         q, r = xp.linalg.qr(z)
         q *= xp.sign(xp.diagonal(r))
-        y -= q @ (q.T @ y)
-        # given q, the projected y has in row k the variance 1 - |q_k|^2
-        y /= xp.sqrt(1 - (q * q).sum(axis=1, keepdims=True))
+        if not mirrored:
+            y -= q @ (q.T @ y)
+            # given q, the projected y has in row k the variance 1 - |q_k|^2
+            y /= xp.sqrt(1 - (q * q).sum(axis=1, keepdims=True))
         # a row of q is a direction in m dimensions, of which the heads are some
         z[...] = q * xp.sqrt(2 * source.standard_gamma(m / 2, size=(m, 1), dtype=self.dtype))
 

@@ -127,7 +127,7 @@ def elbo_of_log_weights(
     """The ELBO as the mean of `log p - log q`, with its standard error: less than `Objective.elbo`'s where q fits p."""
 
     def log_weights(noise: Array, points: Array) -> Array:
-        return model._log_density(points) - bound.base.log_density(noise).sum(axis=1, dtype=np.float64)
+        return model._log_density(points) - bound._log_q_of_noise(work, noise)
 
     values = _over_draws(model, bound, work, workers, (n_samples, seed, iteration, interrupted), log_weights)
     mean, error = _mean_and_error(values)

@@ -101,7 +101,7 @@ def _attrs(fit: Fit) -> dict[str, Any]:
         "inference_library": "pyturingvi",
         "inference_library_version": fit.versions["pyturingvi"],
         "model": fit.model.label,
-        "family": fit.family.name,
+        "family": fit.family.label,
         "engine": fit.engine,
         "status": fit.status,
         "message": fit.message,

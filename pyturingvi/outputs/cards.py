@@ -16,7 +16,7 @@ _WIDTH, _HEIGHT, _POINTS = 160, 32, 200  # of the line, in pixels, and the most 
 
 def text_of(fit: Fit) -> str:
     """The fit in a few lines."""
-    lines = [f"Fit of {fit.model.label}: {fit.family.name}, p={fit.params.size:,}, {fit.engine} engine"]
+    lines = [f"Fit of {fit.model.label}: {fit.family.label}, p={fit.params.size:,}, {fit.engine} engine"]
     for name, words in _facts(fit):
         lines.append({"status": words, "ELBO": f"ELBO {words}"}.get(name, f"{name}: {words}"))
     return f"<{(chr(10) + '  ').join(lines)}>"
@@ -26,7 +26,7 @@ def html_of(fit: Fit) -> str:
     """The fit as a small table."""
     rows = [
         ("model", f"{fit.model.label}, d = {fit.model.dim:,}"),
-        ("family", f"{fit.family.name}, {fit.params.size:,} parameters, {fit.engine} engine"),
+        ("family", f"{fit.family.label}, {fit.params.size:,} parameters, {fit.engine} engine"),
         *_facts(fit),
     ]
     line = sparkline(fit.elbo["elbo"].to_numpy())
