@@ -15,7 +15,14 @@ from pyturingvi.engines.julia_engine import julia_log_density_and_gradient
 from pyturingvi.errors import EngineError, InputError, MemoryLimitError
 
 pytestmark = pytest.mark.julia
-FAMILIES = [tv.MeanField(), tv.Structured(), tv.Structured(standardized=False), tv.Markov(), tv.FullRank()]
+FAMILIES = [
+    tv.MeanField(),
+    tv.Structured(),
+    tv.Structured(standardized=False),
+    tv.Markov(),
+    tv.FullRank(),
+    tv.Structured(conditional_scale=True),
+]
 BASES: list[Any] = ["gaussian", "laplace", ("student_t", 8)]
 TRACE = ["iteration", "elbo", "std_error"]
 
@@ -81,7 +88,7 @@ def test_float32_points_lose_no_nats_at_large_counts(count: float) -> None:
 
 
 @pytest.mark.parametrize("rule", [tv.Adam(1e-2), tv.SGD(1e-4), tv.ProximalSGD(1e-4), tv.ProjectedSGD(1e-4, 0.05)])
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: repr(family)[:40])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.label} {family!r}"[:60])
 def test_the_same_noise_leads_to_the_same_parameters(
     bundled_model: tv.models.Model, family: tv.families.Family, rule: Any
 ) -> None:

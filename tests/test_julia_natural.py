@@ -19,7 +19,14 @@ from pyturingvi.settings import Settings
 from pyturingvi.support.parallel import Workers
 
 pytestmark = pytest.mark.julia
-FAMILIES = [tv.MeanField(), tv.Structured(), tv.Structured(standardized=False), tv.Markov(), tv.FullRank()]
+FAMILIES = [
+    tv.MeanField(),
+    tv.Structured(),
+    tv.Structured(standardized=False),
+    tv.Markov(),
+    tv.FullRank(),
+    tv.Structured(conditional_scale=True),
+]
 BASES: list[Any] = ["gaussian", "laplace", ("student_t", 8)]
 
 
@@ -48,7 +55,7 @@ def larger_models() -> dict[str, tv.models.Model]:
 
 
 # ---- the same numbers as the NumPy engine -----------------------------------------------------------------
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: repr(family)[:40])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.label} {family!r}"[:60])
 def test_the_same_noise_leads_to_the_same_parameters(
     bundled_model: tv.models.Model, family: tv.families.Family
 ) -> None:
@@ -59,7 +66,7 @@ def test_the_same_noise_leads_to_the_same_parameters(
     np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-10 * abs(expected.params).max())
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: repr(family)[:40])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.label} {family!r}"[:60])
 def test_the_globals_own_rate_makes_the_same_steps(bundled_model: tv.models.Model, family: tv.families.Family) -> None:
     """A plan never gives them one where the noise is given, so that the legs are given, too."""
     layout = bundled_model.layout
@@ -114,7 +121,7 @@ def test_every_base_and_float32(irt: tv.models.Model, base: Any, kind: Any) -> N
     assert not np.array_equal(single.params, found.params)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: repr(family)[:40])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.label} {family!r}"[:60])
 def test_own_noise_ends_at_the_same_elbo(poisson: tv.models.Model, family: tv.families.Family) -> None:
     found, expected = (fit(poisson, family, engine=name, elbo_samples=8192) for name in ("julia", "numpy"))
     assert found.status == expected.status == "converged"
@@ -155,7 +162,7 @@ def test_the_seed_gives_the_same_fit_again_and_another_gives_another(bundled_mod
     assert not np.array_equal(one.params, other.params)
 
 
-@pytest.mark.parametrize("family", FAMILIES[1:4], ids=lambda family: repr(family)[:40])
+@pytest.mark.parametrize("family", [*FAMILIES[1:4], FAMILIES[-1]], ids=lambda family: f"{family.label} {family!r}"[:60])
 def test_a_stopped_run_resumes_to_the_numbers_of_an_uninterrupted_one(
     poisson: tv.models.Model, tmp_path: Path, family: tv.families.Family
 ) -> None:

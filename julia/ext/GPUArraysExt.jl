@@ -23,10 +23,10 @@ end
 const DevicePattern = ScalePattern{<:DeviceIndex}
 
 function P.beside(pattern::ScalePattern, flat::AbstractGPUVector)
-    (; dim, n_dense, n_blocks, block_dim, n_links, colptr) = pattern
+    (; dim, n_dense, n_blocks, block_dim, n_links, n_widths, colptr) = pattern
     border = Int[(j - 1) * dim + i for j in 1:n_dense for i in j:dim]
     index = DeviceIndex(P.beside(border, flat), P.beside(dim .+ P.diagonal(pattern), flat))
-    return ScalePattern(dim, n_dense, n_blocks, block_dim, n_links, colptr, index)
+    return ScalePattern(dim, n_dense, n_blocks, block_dim, n_links, n_widths, colptr, index)
 end
 
 on_cpu_only(what) =
@@ -37,6 +37,9 @@ P.beside(::P.StochasticVolatility, ::AbstractGPUVector) = on_cpu_only("the stoch
 
 # its recursions go step by step
 P.beside(::P.Objective{<:P.Model,<:P.Markov}, ::AbstractGPUVector) = on_cpu_only("the Markov family")
+
+# nor have its steps been written for a device
+P.beside(::P.Objective{<:P.Model,<:P.ConditionalStructured}, ::AbstractGPUVector) = on_cpu_only("the structured family with conditional widths")
 
 # ---- the scale product ----------------------------------------------------------------------------------------------
 function P.add_scale_mul!(out::AbstractMatrix, pattern::DevicePattern, nonzeros::AbstractVector, U::AbstractMatrix)

@@ -16,7 +16,7 @@
                 volatility_model(address(returns), 4, 2),
             )
         end
-        for model in models, family in (MeanField(), Structured(), Markov(), FullRank())
+        for model in models, family in (MeanField(), Structured(), ConditionalStructured(), Markov(), FullRank())
             # the others have locals without an order
             family isa Markov && !(model isa StochasticVolatility) && continue
             d, p = dim(model.layout), n_params(family, model.layout)

@@ -14,6 +14,7 @@ using Zygote: Zygote
     include("test_optimize.jl")
     include("test_natural.jl")
     include("test_markov.jl")
+    include("test_widths.jl")
     # in this test environment only if it supplies the package
     isnothing(Base.find_package("Aqua")) || include("test_quality.jl")
     isnothing(Base.find_package("JLArrays")) || include("test_gpu_arrays.jl")

@@ -7,7 +7,8 @@ CSC pattern of C: in every column the nonzeros run on from the diagonal without 
 counted from 1) says it all. `index` is what another device than the CPU needs besides, nothing on the CPU.
 
 In the Markov family these are the entries of C that are parameters, and behind them stand the `n_links` matrices A_n, each
-of `block_dim` columns and rows; other families have none.
+of `block_dim` columns and rows; other families have none. With conditional widths these are those of the structured
+family, and behind them stand the `n_widths` entries of b.
 """
 struct ScalePattern{I}
     dim::Int
@@ -15,6 +16,7 @@ struct ScalePattern{I}
     n_blocks::Int
     block_dim::Int
     n_links::Int
+    n_widths::Int
     colptr::Vector{Int}
     index::I
 end
@@ -24,11 +26,15 @@ function ScalePattern(family::Family, layout::Layout)
     n_dense, n_blocks, block_dim = scale_shape(family, layout)
     lengths = Iterators.flatten((d:-1:(d - n_dense + 1), Iterators.flatten(block_dim:-1:1 for _ in 1:n_blocks)))
     colptr = pushfirst!(1 .+ cumsum(collect(Int, lengths)), 1)
-    return ScalePattern(d, n_dense, n_blocks, block_dim, n_links(family, layout), colptr, nothing)
+    behind = n_links(family, layout), n_widths(family, layout)
+    return ScalePattern(d, n_dense, n_blocks, block_dim, behind..., colptr, nothing)
 end
 
 """Number of matrices A_n, from a local to the next."""
 n_links(::Family, ::Layout) = 0
+
+"""Number of entries of all b_n, of conditional widths."""
+n_widths(::Family, ::Layout) = 0
 
 """The pattern as it serves parameters that lie where `flat` does."""
 beside(pattern::ScalePattern, ::AbstractVector) = pattern
@@ -48,7 +54,7 @@ n_chain(pattern::ScalePattern) = pattern.n_links * pattern.block_dim^2
 
 """Number of parameters p, location included (paper, table 1)."""
 n_params(family::Family, layout::Layout) = n_params(ScalePattern(family, layout))
-n_params(pattern::ScalePattern) = pattern.dim + n_nonzeros(pattern) + n_chain(pattern)
+n_params(pattern::ScalePattern) = pattern.dim + n_nonzeros(pattern) + n_chain(pattern) + pattern.n_widths
 
 """Places of the d entries `C_ii` among the nonzeros: the first of each column."""
 diagonal(pattern::ScalePattern) = @view pattern.colptr[1:(end - 1)]
@@ -60,7 +66,10 @@ location(pattern::ScalePattern, flat::AbstractVector) = @view flat[1:(pattern.di
 nonzeros_of(pattern::ScalePattern, flat::AbstractVector) = @view flat[(pattern.dim + 1):(pattern.dim + n_nonzeros(pattern))]
 
 """The matrices A_n of a flat parameter vector, one after the other and each column by column, a view."""
-chain_of(pattern::ScalePattern, flat::AbstractVector) = @view flat[(pattern.dim + n_nonzeros(pattern) + 1):end]
+function chain_of(pattern::ScalePattern, flat::AbstractVector)
+    start = pattern.dim + n_nonzeros(pattern)
+    return @view flat[(start + 1):(start + n_chain(pattern))]
+end
 
 # ---- points and entropy -----------------------------------------------------------------------------------------
 """

@@ -9,21 +9,23 @@
 
 Flat parameters `[m; C]`, or a step `[a; K]`, with the dense columns as a `d x n_dense` matrix that BLAS can read: zero
 above the diagonal. `blocks` are the packed lower triangles behind it, in CSC order; `chain` has the matrices A_n of the
-Markov family, or their steps L_n, and is empty in all others.
+Markov family, or their steps L_n, and is empty in all others; `widths` likewise has b of conditional widths.
 """
 struct Unpacked{T}
     location::Vector{T}
     dense::Matrix{T}
     blocks::Vector{T}
     chain::Vector{T}
+    widths::Matrix{T}
 end
 
 function Unpacked{T}(pattern::ScalePattern) where {T}
     d, n, n_in_blocks = pattern.dim, pattern.n_dense, n_nonzeros(pattern) - block_start(pattern)
-    return Unpacked(zeros(T, d), zeros(T, d, n), zeros(T, n_in_blocks), zeros(T, n_chain(pattern)))
+    widths = zeros(T, d - n, pattern.n_widths > 0 || d == n ? n : 0)
+    return Unpacked(zeros(T, d), zeros(T, d, n), zeros(T, n_in_blocks), zeros(T, n_chain(pattern)), widths)
 end
 
-parts(u::Unpacked) = u.location, u.dense, u.blocks, u.chain
+parts(u::Unpacked) = u.location, u.dense, u.blocks, u.chain, u.widths
 clear!(u::Unpacked{T}) where {T} = map(part -> fill!(part, zero(T)), parts(u))
 
 function unpack!(u::Unpacked, pattern::ScalePattern, flat::AbstractVector)
@@ -34,6 +36,7 @@ function unpack!(u::Unpacked, pattern::ScalePattern, flat::AbstractVector)
     end
     copyto!(u.blocks, 1, flat, d + start + 1, length(u.blocks))
     copyto!(u.chain, chain_of(pattern, flat))
+    isempty(u.widths) || copyto!(u.widths, widths_of(pattern, flat))
     return u
 end
 
@@ -45,6 +48,7 @@ function pack!(flat::AbstractVector, pattern::ScalePattern, u::Unpacked)
     end
     copyto!(flat, d + start + 1, u.blocks, 1, length(u.blocks))
     copyto!(chain_of(pattern, flat), u.chain)
+    isempty(u.widths) || copyto!(widths_of(pattern, flat), u.widths)
     return flat
 end
 
@@ -119,6 +123,7 @@ function normalize!(t::Unpacked{T}, pattern::ScalePattern, base::BaseDistributio
     end
     map(part -> part .*= T(1 / (M * below)), parts(t))
     each_diagonal((k, entries) -> entries[k] *= T(below / on), pattern, t)
+    t.widths .*= T(below / on)  # log scales, as the diagonal
     return t
 end
 
@@ -128,6 +133,7 @@ function fisher_inner(s::Unpacked, t::Unpacked, pattern::ScalePattern, base::Bas
     plain = sum(map((a, b) -> Float64(BLAS.dot(length(a), a, 1, b, 1)), parts(s), parts(t)))
     total = Ref(below * plain)
     each_diagonal((k, a, b) -> total[] += (on - below) * Float64(a[k]) * Float64(b[k]), pattern, s, t)
+    isempty(s.widths) || (total[] += (on - below) * Float64(dot(s.widths, t.widths)))
     return total[]
 end
 
@@ -146,8 +152,8 @@ end
     bound_step!(step, velocity, pattern, rate, global_rate, trust, factors) -> share of blocks cut short, NaN if not finite
 
 Write `rate * velocity` into `step`, each block cut to norm `trust` and until no diagonal entry of K is below -1, where
-`1 + k + k^2/2` is smallest: the globals, and each local with its rows of the border and of the chain. The globals' own
-block has the `global_rate` where that is larger. `factors` is a buffer of length d. What is cut to `trust` counts.
+`1 + k + k^2/2` is smallest: the globals, and each local with its rows of the border, of the chain and of b. The globals'
+own block has the `global_rate` where that is larger. `factors` is a buffer of length d. What is cut to `trust` counts.
 """
 function bound_step!(
     step::Unpacked{T}, velocity::Unpacked{T}, pattern::ScalePattern, rate::T, global_rate::T, trust::T,
@@ -187,6 +193,7 @@ function bound_step!(
     each_chain_entry(pattern) do place, row
         @inbounds step.chain[place] = factors[row] * velocity.chain[place]
     end
+    isempty(step.widths) || (step.widths .= view(factors, (n + 1):(pattern.dim)) .* velocity.widths)
     return n_cut / (pattern.n_blocks + (n > 0))
 end
 
@@ -215,6 +222,9 @@ function row_squares!(out::Vector, step::Unpacked, pattern::ScalePattern)
     each_chain_entry(pattern) do place, row
         @inbounds out[row] += abs2(step.chain[place])
     end
+    for column in eachcol(step.widths)
+        view(out, (n + 1):(pattern.dim)) .+= abs2.(column)
+    end
     return out
 end
 
@@ -231,7 +241,8 @@ end
 """
     retract!(C, step, spare, pattern, roots)
 
-Move the member C of the family along a step: `m + C a` and `C (I + K + B^2/2)`, and its chain as `retract_chain!` says.
+Move the member C of the family along a step: `m + C a` and `C (I + K + B^2/2)`, its chain as `retract_chain!` says, and
+its widths as `move_widths!` does.
 `step` and `spare` are overwritten.
 """
 function retract!(
@@ -239,6 +250,7 @@ function retract!(
 ) where {T}
     n, d = pattern.n_dense, pattern.dim
     column(v) = reshape(v, d, 1)
+    factors = move_widths!(C, step, pattern)
     scale_mul!(column(spare.location), pattern, C, column(step.location))
     C.location .+= spare.location
     if n > 0
@@ -256,6 +268,7 @@ function retract!(
     end
     retract_chain!(C, step, pattern, roots)  # with the blocks as they were
     retract_blocks!(C.blocks, step.blocks, spare.blocks, pattern)
+    scale_columns!(C, factors, pattern)
     return C
 end
 

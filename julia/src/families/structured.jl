@@ -50,3 +50,71 @@ function pullback!(
     location_pullback!(location(pattern, out), G)
     return out
 end
+
+# ---- conditional widths ---------------------------------------------------------------------------------------------
+"""
+    ConditionalStructured(base=Gaussian())
+
+The structured family with conditional widths: `y_n = m_n + C_{n,z} u_z + C_{n,n} (exp.(b_n u_z) .* u_n)`. Flat parameters:
+those of the structured family, then b, global by global, each with the entries of all locals.
+
+Its map is the structured one after another, `u -> (u_z, v)` with `v_n = exp.(b_n u_z) .* u_n`, whose log determinant is the
+sum of all `b_n u_z`, of mean 0: the entropy is that of b = 0.
+"""
+struct ConditionalStructured <: Family
+    base::Gaussian
+end
+
+ConditionalStructured() = ConditionalStructured(Gaussian())
+
+scale_shape(::ConditionalStructured, layout::Layout) = (layout.n_global, layout.n_local, layout.local_dim)
+n_widths(::ConditionalStructured, layout::Layout) = layout.n_global * n_local_total(layout)
+
+"""The rows of the globals, and those of the locals."""
+heads_and_tails(pattern::ScalePattern) = 1:(pattern.n_dense), (pattern.n_dense + 1):(pattern.dim)
+
+"""b of a flat parameter vector, a view: a column a global, a row a local coordinate."""
+function widths_of(pattern::ScalePattern, flat::AbstractVector)
+    last = n_params(pattern)
+    entries = @view flat[(last - pattern.n_widths + 1):last]
+    return reshape(entries, pattern.dim - pattern.n_dense, pattern.n_dense)
+end
+
+"""The noise U with v_n in the place of u_n."""
+function widened(pattern::ScalePattern, b::AbstractMatrix, U::AbstractMatrix)
+    z, y = heads_and_tails(pattern)
+    return vcat(U[z, :], exp.(b * U[z, :]) .* U[y, :])
+end
+
+"""Sum of the rows of b: what the noise of each global adds to the log determinant; empty in other families."""
+width_totals(::Family, ::ScalePattern, ::AbstractVector) = Float64[]
+function width_totals(::ConditionalStructured, pattern::ScalePattern, flat::AbstractVector)
+    return [sum(Float64, column; init=0.0) for column in eachcol(widths_of(pattern, flat))]
+end
+
+function transform(::ConditionalStructured, ::Layout, pattern::ScalePattern, flat::AbstractVector, U::AbstractMatrix)
+    wide = widened(pattern, widths_of(pattern, flat), U)
+    return scale_mul(pattern, nonzeros_of(pattern, flat), wide) .+ location(pattern, flat)
+end
+
+function transform!(
+    points::AbstractMatrix, ::ConditionalStructured, ::Layout, pattern::ScalePattern, flat::AbstractVector, U::AbstractMatrix
+)
+    points .= location(pattern, flat)
+    wide = widened(pattern, widths_of(pattern, flat), U)
+    return add_scale_mul!(points, pattern, nonzeros_of(pattern, flat), wide)
+end
+
+function pullback!(
+    out::AbstractVector, ::ConditionalStructured, ::Layout, pattern::ScalePattern, flat::AbstractVector, U::AbstractMatrix,
+    points::AbstractMatrix, G::AbstractMatrix,
+)
+    z, y = heads_and_tails(pattern)
+    wide = widened(pattern, widths_of(pattern, flat), U)
+    pulled = add_block_adjoint_mul!(fill!(points, 0), pattern, nonzeros_of(pattern, flat), G)
+    pulled .*= wide
+    LinearAlgebra.mul!(widths_of(pattern, out), pulled[y, :], transpose(U[z, :]))
+    location_pullback!(location(pattern, out), G)
+    scale_pullback!(nonzeros_of(pattern, out), pattern, G, wide)
+    return out
+end

@@ -194,6 +194,50 @@ function tangent!(t::Unpacked{T}, run::NaturalRun{T}, U::AbstractMatrix{T}) wher
     return true
 end
 
+"""Natural gradient and values as `tangent!` of any family has them: here the two draws of a pair have nothing in common."""
+function tangent!(
+    t::Unpacked{T}, run::NaturalRun{T,<:Objective{<:Model,ConditionalStructured}}, U::AbstractMatrix{T}
+) where {T}
+    (; member, buffers, scratch) = run
+    (; model, pattern, family) = run.objective
+    values, m, b = buffers.values, size(U, 2), member.widths
+    signs, chunk = n_signs(run.noise), size(buffers.points, 2)
+    volume, totals = log_abs_det(member, pattern), [sum(Float64, column; init=0.0) for column in eachcol(b)]
+    z, y = heads_and_tails(pattern)
+    squares = zero(T)
+    clear!(t)
+    for first in 1:chunk:m, sign in 1:signs
+        columns = first:min(first + chunk - 1, m)
+        some(A) = view(A, :, eachindex(columns))
+        u = sign == 1 ? U[:, columns] : -U[:, columns]
+        h, points, slopes = some(buffers.product), some(buffers.points), some(Base.first(buffers.slopes))
+        u_z, u_y = u[z, :], u[y, :]
+        relative = exp.(b * u_z)
+        wide = vcat(u_z, relative .* u_y)
+        scale_mul!(points, pattern, member, wide)
+        points .+= member.location
+        found = view(values, (sign - 1) * m .+ columns)
+        log_density_and_gradient!(found, slopes, model, points, scratch)
+        squares += sum(abs2, slopes)
+        isfinite(squares) && all(isfinite, found) || return false
+        for (k, draw) in enumerate(eachcol(u))
+            found[k] -= sum_base_logpdf(family.base, draw) - volume - dot(totals, view(u_z, :, k))
+        end
+        h .= u
+        view(h, y, :) ./= relative
+        # of the locals, `exp(-w_n) h_n`
+        add_scale_adjoint_mul!(h, pattern, member, slopes)
+        with_u = relative .* view(h, y, :) .* u_y .- u_y .* u_y .+ one(T)
+        view(h, z, :) .+= transpose(b) * with_u
+        add_columns!(t.location, h)
+        add_outer!(t, pattern, h, wide)
+        LinearAlgebra.mul!(t.widths, view(h, y, :) .* view(wide, y, :), transpose(u_z), true, true)
+    end
+    normalize!(t, pattern, family.base, signs * m)
+    normalize_widths!(t, member, pattern)
+    return true
+end
+
 function add_columns!(out::Vector{T}, A::AbstractMatrix{T}) where {T}
     for column in eachcol(A)
         out .+= column
@@ -209,10 +253,11 @@ and the exact entropy. To be read with `weights_result`.
 function add_weights_piece!(
     estimate::ElboEstimate, objective::Objective, flat::AbstractVector, seed::AbstractString, iteration::Int
 )
-    before = estimate.done
+    before, totals = estimate.done, width_totals(objective.family, objective.pattern, flat)
     add_piece!(estimate, objective, flat, seed, iteration)
     for (i, draw) in zip((before + 1):(estimate.done), eachcol(estimate.noise.host))
         estimate.values[i] -= sum_base_logpdf(objective.family.base, draw)
+        isempty(totals) || (estimate.values[i] += dot(totals, view(draw, 1:length(totals))))
     end
     return estimate
 end

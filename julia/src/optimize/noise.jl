@@ -94,13 +94,16 @@ end
 Draws that stand for themselves and their opposites: `draw!` gives d x M/2, after `prepare!` has said M. With frames
 (Gaussian base only) the heads, the coordinates of C's dense columns, are orthogonal to each other over the draws, and the
 others to them, but for a factor that each draw has of its own: so each single draw remains a standard normal one.
+
+With conditional widths, each draw has a second one with the signs of all but the heads turned, where M/2 is even: sums of
+`h_n u_n u_z'` then have no noise of what is odd in u_n or in u_z, such as a local's skewness.
 """
 mutable struct PairedNoise{B<:BaseDistribution,T,P<:ScalePattern}
     const base::B
     const seed::String
     const pattern::P
     draws::Matrix{Float64}
-    rounded::Matrix{T}  # the same array where T is Float64
+    rounded::Matrix{T}  # the same array where T is Float64 and no draw has a second one
     frames::Union{Nothing,FrameBuffers}
 end
 
@@ -114,7 +117,10 @@ rounded_like(draws::Matrix{Float64}, ::Type{T}) where {T} = similar(draws, T)
 
 """Number of signs with which each draw is used, and of draws in all."""
 n_signs(::PairedNoise) = 2
-n_draws(noise::PairedNoise) = 2 * size(noise.draws, 2)
+n_draws(noise::PairedNoise) = 2 * size(noise.rounded, 2)
+
+"""Whether each of m draws is one of two that have the same heads."""
+is_mirrored(noise::PairedNoise, m::Int) = noise.pattern.n_widths > 0 && iseven(m)
 
 """
     prepare!(noise, n_samples, frames)
@@ -125,17 +131,19 @@ them, cannot be.
 function prepare!(noise::PairedNoise{B,T}, n_samples::Int, frames::Bool) where {B,T}
     pattern, m = noise.pattern, n_samples ÷ 2
     iseven(n_samples) && m > 0 || throw(ArgumentError("n_samples must be an even number of at least 2, got $n_samples."))
-    if size(noise.draws, 2) != m  # always whole arrays: what a generator gives depends on the kind of array it fills
-        noise.draws = Matrix{Float64}(undef, pattern.dim, m)
-        noise.rounded = rounded_like(noise.draws, T)
+    mirrored = is_mirrored(noise, m)
+    if size(noise.rounded, 2) != m  # always whole arrays: what a generator gives depends on the kind of array it fills
+        noise.draws = Matrix{Float64}(undef, pattern.dim, mirrored ? m ÷ 2 : m)
+        noise.rounded = mirrored ? Matrix{T}(undef, pattern.dim, m) : rounded_like(noise.draws, T)
         noise.frames = nothing
     end
+    m = size(noise.draws, 2)
     n = pattern.n_dense
     if !frames || n == 0
         noise.frames = nothing
     elseif isnothing(noise.frames)
         noise.base isa Gaussian || throw(ArgumentError("frames are for a Gaussian base."))
-        m > n || throw(ArgumentError("frames need n_samples of at least $(2 * (n + 1)), got $n_samples."))
+        m > n || throw(ArgumentError("frames need n_samples of at least $((2 + 2 * mirrored) * (n + 1)), got $n_samples."))
         sizes = (n, m), (pattern.dim - n, n), (m,), (m,)
         noise.frames = FrameBuffers((Array{Float64}(undef, size) for size in sizes)...)
     end
@@ -146,7 +154,9 @@ end
 function draw!(noise::PairedNoise, iteration::Int)
     rng = generator(noise.seed, GRADIENT_STREAM, iteration)
     fill_noise!(rng, noise.base, noise.draws)
-    isnothing(noise.frames) || make_frames!(noise.draws, rng, noise.frames)
+    mirrored = size(noise.rounded, 2) != size(noise.draws, 2)
+    isnothing(noise.frames) || make_frames!(noise.draws, rng, noise.frames, mirrored)
+    mirrored && return mirror!(noise.rounded, noise.draws, noise.pattern.n_dense)
     return noise.rounded === noise.draws ? noise.draws : copyto!(noise.rounded, noise.draws)
 end
 
@@ -155,20 +165,34 @@ n_signs(::GivenNoise) = 1
 n_draws(noise::GivenNoise) = size(noise.noise, 2)
 prepare!(noise::GivenNoise, ::Int, ::Bool) = noise
 
-"""Make frames of normal draws U (d x m), in place; `rng` gives the lengths."""
-function make_frames!(U::Matrix{Float64}, rng::AbstractRNG, buffers::FrameBuffers)
+"""Write the draws U, and beside them the same with the signs of all but the first n coordinates turned."""
+function mirror!(out::Matrix, U::Matrix{Float64}, n::Int)
+    m = size(U, 2)
+    out[:, 1:m] .= U
+    out[:, (m + 1):(2 * m)] .= U
+    view(out, (n + 1):size(U, 1), (m + 1):(2 * m)) .*= -1
+    return out
+end
+
+"""
+Make frames of normal draws U (d x m), in place; `rng` gives the lengths. Mirrored draws have their heads orthogonal to the
+others as they are.
+"""
+function make_frames!(U::Matrix{Float64}, rng::AbstractRNG, buffers::FrameBuffers, mirrored::Bool=false)
     (; heads, products, lengths, shares) = buffers
     n, m = size(heads)
     z, y = view(U, 1:n, :), view(U, (n + 1):size(U, 1), :)
     orthonormal_rows!(copyto!(heads, z))
-    BLAS.gemm!('N', 'T', 1.0, y, heads, 0.0, products)
-    BLAS.gemm!('N', 'N', -1.0, products, heads, 1.0, y)
+    if !mirrored
+        BLAS.gemm!('N', 'T', 1.0, y, heads, 0.0, products)
+        BLAS.gemm!('N', 'N', -1.0, products, heads, 1.0, y)
+    end
     for k in 1:m
         lengths[k] = rand_chi(rng, m)
         # given the heads, the projected draw k of the others has this variance
-        shares[k] = sqrt(1 - sum(abs2, view(heads, :, k)))
+        shares[k] = mirrored ? 1.0 : sqrt(1 - sum(abs2, view(heads, :, k)))
     end
-    y ./= transpose(shares)
+    mirrored || (y ./= transpose(shares))
     z .= heads .* transpose(lengths)
     return U
 end
