@@ -131,6 +131,15 @@ def test_a_budget_that_is_used_up_is_saved_and_ends_with_code_1(tmp_path, here):
     assert errors.splitlines()[-1] == "completed: 20 updates made without converging"
 
 
+@pytest.mark.parametrize("family", [(), ("--family", "structured")])
+def test_conditional_widths_are_an_option_whose_file_has_its_own_name(tmp_path, here, family):
+    arguments = "fit volatility-small --simulated --iterations 20 --no-plot --quiet --conditional-scale".split()
+    _, shown, _ = here(*arguments, *family)
+    fit = tv.load_fit(tmp_path / "volatility-small-simulated-conditional-scale-structured.npz")
+    assert fit.family == tv.Structured(conditional_scale=True)
+    assert ", conditional-scale structured, " in shown
+
+
 def test_a_simulated_problem_says_so_in_its_output_and_its_file_name(tmp_path, here):
     _, shown, _ = here(*"fit volatility-small --simulated --iterations 20 --no-plot --quiet".split())
     assert "simulated" in shown
@@ -152,6 +161,7 @@ def test_a_diverged_fit_is_saved_and_ends_with_code_1(tmp_path):
         ("irt-small", "--simulated"),
         # values come before the data, which are not to be had here
         ("irt-small --family structred", "structured"),
+        ("irt-small --family markov --conditional-scale", "--conditional-scale goes with --family structured"),
         ("irt-small --stepsize 0", "stepsize"),
         ("irt-small --stepsize nan", "stepsize"),
         ("irt-small --iterations 0", "n_iterations"),

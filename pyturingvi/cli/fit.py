@@ -30,6 +30,13 @@ def fit(
             "model's own, which is markov for volatility and structured for others."
         ),
     ] = None,
+    conditional_scale: Annotated[
+        bool,
+        typer.Option(
+            "--conditional-scale",
+            help="structured, with locals whose widths follow the globals: better standard deviations of scales.",
+        ),
+    ] = False,
     stepsize: Annotated[
         float | None, typer.Option(help="Fit by Adam with this stepsize, instead of natural gradients.")
     ] = None,
@@ -88,6 +95,7 @@ def fit(
     its start, made all the updates it was given, or that the data should be changed (what was fitted is saved all the
     same), 2 that an argument was refused before anything ran, 130 that it was interrupted (likewise saved).
     """
+    from pyturingvi.families import Structured
     from pyturingvi.fitting import default_family, refined, run
     from pyturingvi.optimize.memory import check_limit
     from pyturingvi.plots import save_elbo_plot
@@ -97,8 +105,10 @@ def fit(
     from pyturingvi.support.files import check_writable
     from pyturingvi.support.interrupts import DeferredInterrupt
 
+    if conditional_scale and family not in (None, Structured.name):
+        raise InputError(f"--conditional-scale goes with --family structured, got {family!r}.")
     settings = Settings.of(
-        family=family or "structured",
+        family=Structured(conditional_scale=True) if conditional_scale else family or Structured.name,
         stepsize=stepsize,
         n_iterations=BY_STEPSIZE if stepsize is not None and iterations is None else iterations,
         n_samples=samples,
@@ -116,11 +126,11 @@ def fit(
     model = _model(problem, kind, said, data_dir, simulated, variant, seed)
     if stepsize is not None and variant != "paper":
         settings = replace(settings, init_scale=start_scale(problem, variant))
-    if family is None:
+    if family is None and not conditional_scale:
         settings = replace(settings, family=default_family(model, engine))
     if refine:
         check_refinable(model)
-    name = f"{settings.family.name}-refined" if refine else settings.family.name
+    name = f"{settings.family.label}-refined" if refine else settings.family.label
     target, picture = _targets(model.label, name, out, plot)
     if checkpoint is not None and check_writable(checkpoint, "--checkpoint") in (target, picture):
         raise InputError("--checkpoint and --out name the same file; the fit would replace its own checkpoint.")
@@ -131,7 +141,7 @@ def fit(
         max_memory=max_memory,
         progress=not quiet,
         budget_chosen=iterations is not None,
-        several_starts=family is None,
+        several_starts=family is None and not conditional_scale,
         check_shape=not refine,
     )
     if refine:
@@ -195,7 +205,7 @@ def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Pat
     """Paths of the fit and its picture, found writable."""
     from pyturingvi.support.files import as_path, check_writable, file_stem, make_folder
 
-    stem = f"{file_stem(label)}-{family}"
+    stem = f"{file_stem(label)}-{family.replace(' ', '-')}"
     if out is not None:
         out = as_path(out, "--out")
     if out is not None and out.suffix.lower() == ".npz":
