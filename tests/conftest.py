@@ -22,6 +22,9 @@ from pyturingvi.errors import EngineError
 
 matplotlib.use("Agg")
 
+# JAX compiles in two thirds of the time, and tests ask for no speed
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 # a shell starts its background jobs with SIGINT ignored, which the processes that tests interrupt would inherit
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
