@@ -9,6 +9,7 @@ from scipy import special, stats
 import pyturingvi as tv
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.refine.proposals import Gaussian
+from pyturingvi.refine.refinement import Refinement
 from pyturingvi.refine.tails import LARGEST_BEYOND, Ridge, Tails, find_ridges
 from pyturingvi.refine.weighted_draws import WeightedDraws
 
@@ -125,6 +126,35 @@ def test_a_tail_that_even_weights_hide_is_drawn_from(a: float, b: float) -> None
     total, error = draws.log_total()
     assert total == pytest.approx(0, abs=4 * error)
     assert error < 0.05
+
+
+def test_the_error_of_a_standard_deviation_is_that_over_repetitions() -> None:
+    """Weights of N(0, 1) for draws of a t distribution, and of a far tail that one draw in a thousand reaches."""
+    rng = np.random.default_rng(0)
+    sds, errors = [], []
+    for _ in range(300):
+        z = rng.standard_t(6, size=(1000, 1))
+        found = importance_weights(stats.norm.logpdf(z[:, 0]) - stats.t.logpdf(z[:, 0], 6))
+        mean = found.mean(z)
+        sds.append(np.sqrt(found.mean((z - mean) ** 2))[0])
+        errors.append(found.sd_errors(z)[0])
+    assert np.mean(errors) == pytest.approx(np.std(sds), rel=0.15)
+    z = np.append(rng.normal(size=999), -40.0)[:, None]
+    assert importance_weights(np.zeros(1000)).sd_errors(z)[0] > 0.3
+
+
+def test_a_standard_deviation_that_rests_on_one_draw_is_told() -> None:
+    z = np.append(np.random.default_rng(0).normal(size=999), -40.0)
+    figures = {"k_hat": 0.1, "ess": 1000.0, "bound": 0.0, "bound_error": 0.0, "log_evidence": 0.0}
+    figures |= {"log_evidence_error": 0.0, "integration_error": 0.0, "n_nodes": 8, "n_steps": 30}
+    draws = np.stack([z, np.random.default_rng(1).normal(size=1000)], axis=1)
+    found = Refinement(draws=draws, weights=np.full(1000, 1e-3), weighted=True, **figures)
+    assert "log s (3" in found.vague_words(["log s", "mu"])
+    assert "mu" not in found.vague_words(["log s", "mu"])
+    assert (
+        Refinement(draws=draws[:999], weights=np.full(999, 1 / 999), weighted=True, **figures).vague_words(["a", "b"])
+        == ""
+    )
 
 
 # ---- eight schools: one integral over tau -------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "check": _check(fit, bound, n, seed),
     }
     if fit.refined is not None:
-        found |= _of_refined(fit.refined, with_others=bool(others))
+        found |= _of_refined(fit.refined, labels, with_others=bool(others))
     if moves is not None and root is not None and len(labels):
         with np.errstate(all="ignore"):
             sd = np.sqrt(np.einsum("ij,ij->i", root, root))
@@ -109,12 +109,13 @@ def _check(fit: Fit, bound: BoundFamily, n: int, seed: int) -> GlobalsCheck | No
         return None
 
 
-def _of_refined(refined: Refinement, *, with_others: bool) -> dict[str, Any]:
+def _of_refined(refined: Refinement, labels: list[str], *, with_others: bool) -> dict[str, Any]:
     """What its own draws have; the Gaussian behind it holds its locals otherwise. Restarts have an ELBO each."""
     weights = refined.weights[refined.weights > 0]
     bound = {} if with_others else {"elbo": refined.bound, "elbo_error": refined.bound_error}
-    endless = refined.endless_words if refined.endless else ""
-    return {"spread": float(np.log(weights).std()), "endless": endless, **bound}
+    far_out = [refined.endless_words] if refined.endless else []
+    far_out += [words for words in [refined.vague_words(labels)] if words]
+    return {"spread": float(np.log(weights).std()), "far_out": far_out, **bound}
 
 
 def _finite_mean(values: np.ndarray) -> float:

@@ -82,7 +82,7 @@ class Findings:
     """All figures that a verdict rests on.
 
     `cut_short` says that an optimizer that ends by itself had not when its updates were used up, and `capped` that
-    their number was not chosen by the user. `endless` tells of tails of a refined fit that have no end in sight.
+    their number was not chosen by the user. `far_out` tells what a refined fit does not know of its tails.
     """
 
     status: str
@@ -99,7 +99,7 @@ class Findings:
     integrated: bool = False
     refinable: bool = False
     refined: bool = False
-    endless: str = ""
+    far_out: list[str] = field(default_factory=list)
     moves: Moves | None = None
     globals: GlobalMoves | None = None
     restarts: list[RestartEnd] = field(default_factory=list)
@@ -174,8 +174,8 @@ def _of_the_check(found: Findings) -> Iterator[tuple[int, str]]:
 
 
 def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
-    if found.endless:
-        yield 1, found.endless
+    for words in found.far_out:
+        yield 1, words
     joint, moves, globals_, check = found.joint, found.moves, found.globals, found.check
     if moves is None or globals_ is None:
         always = f"the weights of {found.dim:,} variables at once are always bad"

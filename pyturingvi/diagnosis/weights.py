@@ -47,6 +47,16 @@ class ImportanceWeights:
         """Weighted mean over the first axis."""
         return np.asarray(self.weights @ values)
 
+    def sd_errors(self, values: np.ndarray) -> np.ndarray:
+        """Standard errors (d,) of the weighted standard deviations of values (n, d), as shares of these.
+
+        They are large where a few draws far out carry a standard deviation, however even the other weights are.
+        """
+        square = (values - self.mean(values)) ** 2
+        variance = self.weights @ square
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(0.5 * np.sqrt(self.weights**2 @ (square - variance) ** 2) / variance)
+
 
 def resampled(weights: np.ndarray, n: int, source: np.random.Generator) -> np.ndarray:
     """Numbers of n draws in random order, each as often as its weight says (systematic resampling)."""

@@ -244,6 +244,9 @@ class _Stepping:
             )
         if found.endless:
             self.problems.append(found.endless_words)
+        vague = found.vague_words(list(self.model.global_labels))
+        if vague:
+            self.problems.append(vague)
 
     def _fits(self, n_nodes: int) -> bool:
         return refine_bytes(self.model.layout, n_nodes, 0) <= available_memory()

@@ -11,6 +11,7 @@ import numpy as np
 from pyturingvi.diagnosis.weights import ImportanceWeights, resampled
 
 _ARRAYS = ("draws", "weights")
+LARGEST_SD_ERROR = 0.15  # standard error of a standard deviation, as a share of it, above which that is told
 LEAST_SHARE = 0.1  # effective sample size over draws below which the weights are not used
 
 
@@ -80,6 +81,18 @@ class Refinement:
         return (
             f"The density falls so slowly along {listed} that a good part of it may lie farther out than was looked: "
             "the posterior may have no mean there. A prior that falls faster mends that."
+        )
+
+    def vague_words(self, labels: list[str]) -> str:
+        """Which standard deviations rest on a few draws far out; empty where none does."""
+        errors = self.importance.sd_errors(self.draws)
+        vague = [k for k in np.argsort(-errors, kind="stable") if not errors[k] <= LARGEST_SD_ERROR]
+        if not self.weighted or not vague:
+            return ""
+        listed = ", ".join(f"{labels[k]} ({errors[k]:.0%})" for k in vague[:5])
+        return (
+            f"Standard deviations that rest on a few draws far out, with their standard errors: {listed}. A larger "
+            "n_draws tells more."
         )
 
     @property

@@ -21,6 +21,7 @@ from pyturingvi.refine.tails import LEAST_MISSING, Ridge, Tails, find_ridges
 
 _ENOUGH = 0.5  # effective share of the draws from which no more are made
 _GOOD_K = 0.5
+_GOOD_SD = 0.07  # standard error of each standard deviation, as a share of it
 _MIXTURES = 3
 _HOPELESS = 0.03  # below it a mixture through the draws is one through a few of them
 
@@ -67,7 +68,7 @@ class WeightedDraws:
     def draw_from(self, q: Gaussian, n: int) -> None:
         """Half of n draws from q(z), half from the surrogate through them or from q(z) again.
 
-        Then half of n more along tails that these do not reach, and from a mixture through all these, up to three
+        Then half of n more along each tail that these do not reach, and from a mixture through all these, up to three
         times, while the weights are not good.
         """
         source = generator(np, self.seed, SAMPLE_STREAM, 8)
@@ -82,10 +83,11 @@ class WeightedDraws:
             self.total_error = 0.5 * found[2]
         tails = self._tails(q)
         if tails is not None:
-            self._add(tails.draw(half, source), tails)
+            self._add(tails.draw(half * len(tails.ridges), source), tails)
         for _ in range(_MIXTURES):
             weights = importance_weights(self.log_ratios)
-            if weights.ess < _HOPELESS * n or (weights.ess >= _ENOUGH * len(self.z) and weights.k_hat <= _GOOD_K):
+            even = weights.ess >= _ENOUGH * len(self.z) and weights.k_hat <= _GOOD_K
+            if weights.ess < _HOPELESS * n or (even and weights.sd_errors(self.z).max() <= _GOOD_SD):
                 break
             mixture = mixture_through(self.z, weights.weights, weights.ess, source)
             self._add(mixture.draw(half, source), mixture)
