@@ -98,6 +98,30 @@ def test_the_globals_own_rate_makes_the_same_steps(bundled_model: tv.models.Mode
     assert bool(julias[0][1][:, 5].all()) == own_block
 
 
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: repr(family)[:40])
+def test_scales_that_are_far_too_wide_fall_by_the_same_steps(
+    isotropic: tv.models.Model, family: tv.families.Family
+) -> None:
+    """Steps that would contract by more than a half, cut by each engine; the largest trust there is lets them pass."""
+    layout = isotropic.layout
+    noise = np.random.default_rng(6).standard_normal((6, 24, layout.dim))
+    settings = Settings(family=family, optimizer=tv.NaturalGradient(), n_samples=24, n_iterations=6)
+    start = family.bind(layout).initial_flat(np.zeros(layout.dim), 30.0)
+
+    def end(stepper: NaturalStepper) -> np.ndarray:
+        stepper.begin(family, {"params": start}, 0)
+        while stepper.done < 6:
+            assert stepper.advance(Leg(6, 0.5, 0.0, 1e9, 24, False, -1, 0.0))[1]
+        return stepper.standardized()
+
+    with Workers(1) as workers:
+        expected = end(NumpyNaturalStepper(isotropic, settings, noise, workers))
+    found = end(JuliaNaturalStepper(tv.start_julia(), isotropic, settings, noise))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * abs(expected).max())
+    sds = np.abs(family.bind(layout).scale(expected).diagonal()) if isinstance(family, tv.MeanField) else None
+    assert sds is None or sds.min() >= 30 / 2**6 * (1 - 1e-9)
+
+
 @pytest.mark.parametrize("family", ["structured", "markov"])
 @pytest.mark.parametrize("name", ["poisson", "irt", "volatility"])
 def test_so_it_does_in_pieces(name: str, family: str) -> None:
