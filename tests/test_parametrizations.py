@@ -326,9 +326,12 @@ def test_the_three_have_one_posterior() -> None:
         )
         for form in FORMS
     ]
-    tables = [one.summary() for one in draws]
-    for table in tables[1:]:
-        for name in ("s_eta", "alpha", *(f"beta[{column}]" for column in X.columns)):
-            here, there = tables[0].loc[name], table.loc[name]
-            error = np.hypot(here["sd"] / np.sqrt(here["ess_bulk"]), there["sd"] / np.sqrt(there["ess_bulk"]))
-            assert abs(here["mean"] - there["mean"]) < 4 * error, name
+    # of the scales the logarithms, whose moments a long tail does not rule; the effective sample size is of ranks
+    n_global = draws[0].model.layout.n_global
+    means, errors = [], []
+    for one in draws:
+        points = one.points[..., :n_global].reshape(-1, n_global)
+        means.append(points.mean(axis=0))
+        errors.append(points.std(axis=0) / np.sqrt(one.summary()["ess_bulk"].to_numpy()))
+    for mean, error in zip(means[1:], errors[1:], strict=True):
+        assert (abs(mean - means[0]) < 4 * np.hypot(error, errors[0])).all()
