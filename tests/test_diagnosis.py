@@ -276,6 +276,35 @@ def test_a_heavy_tail_of_weights_that_are_all_alike_does_not_count(ess: float, v
     assert judge(found)[0] == verdict
 
 
+def test_a_standard_deviation_that_grows_under_weights_with_a_tail_is_told() -> None:
+    """Three groups of zero counts, by quadrature: log tau 1.67 times as wide as the fit; draws say 1.32, k-hat 0.62."""
+    for k_hat, verdict in ((0.62, "usable with care"), (0.2, "good")):
+        weights = ImportanceWeights(np.full(1000, 1e-3), k_hat=k_hat, ess=627.0, spread=1.0)
+        moves = Moves(weights, weights, np.zeros(2), np.eye(2), np.zeros(2), OWN_DRAWS, 1)
+        ratio = np.array([1.0, 1.32])
+        wider = GlobalMoves(["mu", "log tau"], np.zeros(2), np.full(2, 0.07), ratio, OWN_DRAWS)
+        found = Findings("converged", "", False, False, 5, 3.2, 0.2, 6.0, weights, moves=moves, globals=wider)
+        assert judge(found)[0] == verdict
+
+
+def test_a_fit_between_two_modes_is_not_good_though_its_weights_have_no_tail() -> None:
+    """Draws of a wide fit reach both modes: weights are bounded, but differ by nats from draw to draw."""
+
+    def two(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        right, left = points.copy(), points.copy()
+        right[:, 0] -= 4
+        left[:, 0] += 4
+        logs = np.stack([-0.5 * (part**2).sum(axis=1) for part in (right, left)])
+        total = np.logaddexp(*logs)
+        share = np.exp(logs - total)[:, :, None]
+        return total, -(share[0] * right + share[1] * left)
+
+    model = tv.models.LogDensity(two, Layout(1, 3, 1))
+    found = tv.fit(model, family=tv.Structured(conditional_scale=True), progress=False)
+    between = abs(found.location[0]) < 2
+    assert found.diagnose().verdict == ("usable with care" if between else "good")
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_mean_field_is_not_trusted_on_a_correlated_target(seed: int) -> None:
     target = correlated(0.95)

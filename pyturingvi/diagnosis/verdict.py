@@ -21,6 +21,7 @@ LEVELS = (GOOD, CARE, BAD)
 
 SMALL_MOVE, LARGE_MOVE = 0.3, 2.0  # of a mean, in the fit's standard deviations
 SMALL_RATIO, LARGE_RATIO = 1.5, 2.0  # between standard deviations
+TAIL_RATIO, TAIL_K = 1.3, 0.5  # between standard deviations, where the weights have no variance: the least of it
 LARGE_GAIN = 5.0  # nats in a third of a run
 EQUAL_ELBOS, LESSER_MODE = 2.0, 10.0  # nats between modes as good, beside six errors; and that may still matter
 EVEN = 0.95  # of the draws, as effective sample size: weights so much alike have no tail that could count
@@ -180,7 +181,7 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
     if moves is None or globals_ is None:
         always = f"the weights of {found.dim:,} variables at once are always bad"
         reference = "tv.sample_nuts is the reference."
-        if joint.reliable or joint.spread < 0.5:
+        if joint.spread < 0.5 or (joint.reliable and joint.spread <= LARGE_SPREAD):
             yield 0, f"The fit's draws are nearly those of the density itself ({_k_hat(joint)})."
         elif check is not None and check.told:
             pass  # it says more
@@ -212,7 +213,8 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
     off, sure_change = globals_.sure, globals_.sure_change
     large = off.max() > LARGE_MOVE or sure_change.max() > LARGE_RATIO
     named = [k for k in np.argsort(-np.abs(shift)) if off[k] > SMALL_MOVE][:5]
-    narrow = [k for k in np.argsort(-change) if sure_change[k] > SMALL_RATIO][:5]
+    wide = (change > TAIL_RATIO) & (first.k_hat > TAIL_K)  # draws that have a tail show too little of it
+    narrow = [k for k in np.argsort(-change) if sure_change[k] > SMALL_RATIO or wide[k]][:5]
     if named:
         listed = ", ".join(f"{globals_.labels[k]} by {shift[k]:+.1f}" for k in named)
         yield 2 if large else 1, f"Means would have to be moved, in the fit's standard deviations: {listed}."
