@@ -69,7 +69,9 @@ def main() -> None:
             done[entry.name] = row_of(entry)
             print(entry.name, {key: done[entry.name].get(key) for key in ("status", "verdict", "seconds")}, flush=True)
         rows = [done[one.name] for one in ENTRIES if one.name in done]
-        pd.DataFrame(rows, columns=COLUMNS).to_csv(FILE, index=False)
+        table = pd.DataFrame(rows, columns=COLUMNS)
+        table["d"] = pd.to_numeric(table["d"]).astype("Int64")  # a refused model has none
+        table.to_csv(FILE, index=False)
 
 
 if __name__ == "__main__":
