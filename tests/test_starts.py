@@ -234,6 +234,8 @@ def test_a_diagnosis_tells_of_the_starts(gaussian_target: GaussianTarget) -> Non
 
 
 # ---- volatility -------------------------------------------------------------------------------------------------
+# 30 days, of which one series lacks 17, leave its log tau wide open: the warning is right
+@pytest.mark.filterwarnings("ignore:.*Fits from 2 starts:pyturingvi.errors.ConvergenceWarning")
 def test_volatility_starts_from_slow_changes_too() -> None:
     table = returns(30, 2)
     table[3:20, 1] = np.nan

@@ -92,6 +92,10 @@ class NaturalCoordinates(ABC):
         """Multiply what a step does to the globals alone, in place, where they have a block of their own."""
         return
 
+    def shift(self, work: Array, by: Array) -> None:
+        """Move each location by `by` (d,), in units of its own entry on the diagonal of C, in place."""
+        work[: self.bound.layout.dim] += abs(work[self.bound.diagonal]) * by
+
     @abstractmethod
     def limit(self, step: Array, trust: float) -> float:
         """Shorten each block of a step in place, to norm `trust` and until no diagonal entry of K is below -1.

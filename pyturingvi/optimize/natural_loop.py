@@ -251,11 +251,11 @@ class _Loop:
         Between two modes that mirror each other a fit is as wide as they are apart, and falls again and again.
         """
         plan, stepper, dim = self.plan, self.stepper, self.model.dim
-        bound: Any = plan.family.bind(self.model.layout).natural_coordinates().bound
-        work = bound.from_flat(stepper.standardized())
+        coordinates: Any = plan.family.bind(self.model.layout).natural_coordinates()
+        work = coordinates.bound.from_flat(stepper.standardized())
         noise = generator(np, self.settings.seed, SAMPLE_STREAM, 14, int(plan.state.setbacks)).standard_normal(dim)
-        work[:dim] += _NUDGE / math.sqrt(dim) * np.abs(work[bound.diagonal]) * noise
-        stepper.begin(plan.family, {"params": np.asarray(bound.to_flat(work))}, 0)
+        coordinates.shift(work, _NUDGE / math.sqrt(dim) * noise)
+        stepper.begin(plan.family, {"params": np.asarray(coordinates.bound.to_flat(work))}, 0)
 
     def _next_stage(self) -> None:
         plan, stepper, layout = self.plan, self.stepper, self.model.layout
