@@ -213,7 +213,8 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
     off, sure_change = globals_.sure, globals_.sure_change
     large = off.max() > LARGE_MOVE or sure_change.max() > LARGE_RATIO
     named = [k for k in np.argsort(-np.abs(shift)) if off[k] > SMALL_MOVE][:5]
-    wide = (change > TAIL_RATIO) & (first.k_hat > TAIL_K)  # draws that have a tail show too little of it
+    untold = check is None or not check.told
+    wide = (change > TAIL_RATIO) & (first.k_hat > TAIL_K and untold)  # draws that have a tail show too little of it
     narrow = [k for k in np.argsort(-change) if sure_change[k] > SMALL_RATIO or wide[k]][:5]
     if named:
         listed = ", ".join(f"{globals_.labels[k]} by {shift[k]:+.1f}" for k in named)
