@@ -30,6 +30,16 @@ def _small_models() -> dict[str, Model]:
 
 BUNDLED = _small_models()  # one of each bundled model, which tests of everything else run on too: see conftest.py
 
+# every form of every bundled family, which both engines have
+FAMILIES = [
+    tv.MeanField(),
+    tv.Structured(),
+    tv.Structured(standardized=False),
+    tv.Markov(),
+    tv.FullRank(),
+    tv.Structured(conditional_scale=True),
+]
+
 
 def with_missing(table: Any, n_missing: int) -> np.ndarray:
     """The table's values with NaN in `n_missing` cells."""

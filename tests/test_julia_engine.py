@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_checks import assert_noise_is_copied, with_missing
+from model_checks import FAMILIES, assert_noise_is_copied, with_missing
 from response_tables import both_forms, make_points, make_sparse_table
 
 import pyturingvi as tv
@@ -15,14 +15,6 @@ from pyturingvi.engines.julia_engine import julia_log_density_and_gradient
 from pyturingvi.errors import EngineError, InputError, MemoryLimitError
 
 pytestmark = pytest.mark.julia
-FAMILIES = [
-    tv.MeanField(),
-    tv.Structured(),
-    tv.Structured(standardized=False),
-    tv.Markov(),
-    tv.FullRank(),
-    tv.Structured(conditional_scale=True),
-]
 BASES: list[Any] = ["gaussian", "laplace", ("student_t", 8)]
 TRACE = ["iteration", "elbo", "std_error"]
 

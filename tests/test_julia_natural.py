@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_checks import FAMILIES
 from test_markov_natural import NUTS, simulated_returns
 
 import pyturingvi as tv
@@ -19,14 +20,6 @@ from pyturingvi.settings import Settings
 from pyturingvi.support.parallel import Workers
 
 pytestmark = pytest.mark.julia
-FAMILIES = [
-    tv.MeanField(),
-    tv.Structured(),
-    tv.Structured(standardized=False),
-    tv.Markov(),
-    tv.FullRank(),
-    tv.Structured(conditional_scale=True),
-]
 BASES: list[Any] = ["gaussian", "laplace", ("student_t", 8)]
 
 

@@ -109,16 +109,6 @@ class BoundMarkov(BoundStructured):
         return MarkovCoordinates(self)
 
     # ---- parameters ---------------------------------------------------------------------------------------
-    def to_flat(self, work: Array) -> Array:
-        return self._with_chain(super().to_flat(work), work)
-
-    def from_flat(self, flat: Array) -> Array:
-        return self._with_chain(super().from_flat(flat), self.xp.asarray(flat, dtype=self.dtype))
-
-    def _with_chain(self, target: Array, source: Array) -> Array:
-        target[self._chain] = source[self._chain]
-        return target
-
     def embed(self, other: BoundFamily, flat: np.ndarray) -> np.ndarray:
         if isinstance(other.family, Markov):  # the base has variance 1 whatever it is
             return flat.copy()

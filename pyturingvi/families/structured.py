@@ -266,7 +266,8 @@ class BoundStructured(BoundLocationScale):
         """Copy between working order and CSC order, column by column of C_zz."""
         d, d_z, k = self.layout.dim, self.layout.n_global, self.layout.n_local_total
         target[:d] = source[:d]
-        target[self._blocks] = source[self._blocks]
+        behind = slice(self._blocks.start, None)  # the blocks, and what a larger family has after them
+        target[behind] = source[behind]
         flat, zz, border = d, self._zz.start, self._border.start
         for j in range(d_z):
             for start, length in ((zz, d_z - j), (border, k)):
@@ -337,17 +338,6 @@ class BoundWidths(BoundStructured):
     def natural_coordinates(self) -> NaturalCoordinates:
         plain = replace(self.family, conditional_scale=False).bind(self.layout, self.dtype, self.xp)
         return WidthsCoordinates(self, plain)
-
-    # ---- parameters ---------------------------------------------------------------------------------------
-    def to_flat(self, work: Array) -> Array:
-        return self._with_widths(super().to_flat(work), work)
-
-    def from_flat(self, flat: Array) -> Array:
-        return self._with_widths(super().from_flat(flat), self.xp.asarray(flat, dtype=self.dtype))
-
-    def _with_widths(self, target: Array, source: Array) -> Array:
-        target[self._widths] = source[self._widths]
-        return target
 
     # ---- what a fit tells of it ---------------------------------------------------------------------------
     def scale(self, flat: np.ndarray) -> NoReturn:
