@@ -326,6 +326,7 @@ class Fit(Draws):
     ) -> xr.DataTree:
         """The fit as an ArviZ DataTree, which `arviz` reads also from a file: `.to_netcdf(path)`.
 
+        Where ArviZ is older than 1.0, as beside PyMC 5, it is an `InferenceData` with the same groups.
         Its groups are `posterior` (one chain of n draws), `sample_stats` (`lp`, the log density of the model, and
         `log_q`, that of the fit), `log_likelihood` (of each observed value, given globals and locals, for `az.loo`),
         `posterior_predictive`, `observed_data`, `prior` (of the globals), and `optimization` (the ELBO trace). What a
@@ -343,7 +344,7 @@ class Fit(Draws):
         Raises
         ------
         DataError
-            Without arviz-base.
+            Without xarray.
         MemoryLimitError
             If the draws do not fit in memory.
 

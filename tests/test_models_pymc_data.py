@@ -66,7 +66,7 @@ def test_the_likelihood_is_scipys_and_makes_up_the_density_with_the_prior(fit: t
 
 def test_loo_and_the_groups_of_the_tree(fit: tv.Fit) -> None:
     tree = fit.to_arviz(N)
-    assert set(tree.children) == {
+    assert set(tree) == {
         "posterior", "sample_stats", "log_likelihood", "posterior_predictive", "observed_data", "prior", "optimization"
     }  # fmt: skip
     assert tree["posterior"]["shift"].dims == ("chain", "draw", "site")
@@ -119,7 +119,7 @@ def test_what_cannot_be_drawn_is_left_out_or_refused() -> None:
         pm.CustomDist("y", rate, logp=lambda value, rate: pm.math.log(rate) - rate * value, observed=np.abs(Y))
     fit = quick_fit(tv.models.PyMC(custom), n_iterations=1)
     tree = fit.to_arviz(3)
-    assert "posterior_predictive" not in tree.children
+    assert "posterior_predictive" not in set(tree)
     rate = tree["posterior"]["rate"].values[0]
     by_hand = stats.expon.logpdf(np.abs(Y), scale=1 / rate[:, None])
     np.testing.assert_allclose(tree["log_likelihood"]["y"].values[0], by_hand, rtol=1e-12)

