@@ -442,6 +442,12 @@ def test_draws_depend_on_the_seed_and_the_update_alone() -> None:
     for i in (3, 0, 2):
         np.testing.assert_array_equal(again.draw(i, 8, frames=True), first[i])
     assert not np.any(first[0] == first[1])
+    with Workers(2) as workers:  # drawn ahead, also where the next update asks for something else
+        ahead = AntitheticStream(Gaussian(), 5, 5000, 2, np.dtype(float), np, workers=workers)
+        alone = AntitheticStream(Gaussian(), 5, 5000, 2, np.dtype(float), np)
+        asked = [(0, 8, True), (1, 8, True), (2, 8, False), (3, 16, False), (4, 16, False), (1, 8, True)]
+        for i, n_rows, frames in asked:
+            np.testing.assert_array_equal(ahead.draw(i, n_rows, frames), alone.draw(i, n_rows, frames))
     plain = draw(layout, 6, 1000, frames=False)
     assert stats.kstest(plain[:, 0, 0], "norm").pvalue > 1e-4
     other = AntitheticStream(Gaussian(), 6, layout.dim, layout.n_global, np.dtype(float), np)

@@ -16,10 +16,10 @@ from pyturingvi.models.base import Model
 from pyturingvi.support.array_namespace import Array, to_numpy
 from pyturingvi.support.parallel import Workers
 
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 21
 _SUM_BYTES = 64 << 20
 _MOST_SUMS = 4
-_SPLIT_FROM = 50_000  # numbers in the noise of an update
+_SPLIT_FROM = 400_000  # numbers in the noise of an update: with fewer, threads wait for the interpreter and each other
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ class NaturalGradientState:
         """Fill the direction from the draws; `log p - log q` of each draw, or None if something is not finite."""
         bound, xp, n_sums = self.bound, self.bound.xp, len(self._sums)
         rows = self._rows // 2 if paired else self._rows
-        if noise.size >= _SPLIT_FROM:  # so that threads have work
-            rows = max(1, min(rows, -(-len(noise) // n_sums)))
+        n_pieces = max(-(-len(noise) // rows), n_sums if noise.size >= _SPLIT_FROM else 1)
+        rows = -(-len(noise) // n_pieces)
         pieces = [slice(i, i + rows) for i in range(0, len(noise), rows)]
         log_det = bound._log_abs_det(self.work)
         values: list[Any] = [None] * len(pieces)

@@ -14,6 +14,7 @@ from pyturingvi.support.parallel import Workers
 
 _BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 256
+_AHEAD_FROM = 20_000  # numbers: fewer are drawn before another thread has begun
 
 GRADIENT_STREAM, ELBO_STREAM, SAMPLE_STREAM, FORECAST_STREAM, PREDICT_STREAM = 0, 1, 2, 3, 4
 
@@ -88,6 +89,8 @@ class AntitheticStream:
     mirrored : bool
         Let each row have a second one with the signs of all but the heads turned, where the number of rows is
         even. Sums of `h_n u_n u_z'` then have no noise of what is odd in u_n or in u_z, such as a local's skewness.
+    workers : Workers, optional
+        Draw the next update's rows in the background, where they are many: it mostly asks for as many.
     """
 
     def __init__(
@@ -99,12 +102,22 @@ class AntitheticStream:
         dtype: np.dtype,
         xp: ModuleType,
         mirrored: bool = False,
+        workers: Workers | None = None,
     ) -> None:
         self.base, self.seed, self.dim, self.n_heads, self.dtype, self.xp = base, seed, dim, n_heads, dtype, xp
         self.mirrored = mirrored
+        self._workers = workers if workers is not None and workers.n > 1 and xp is np else None
+        self._next: tuple[tuple[int, int, bool], Future[Array]] | None = None
 
     def draw(self, iteration: int, n_rows: int, frames: bool) -> Array:
         """The rows (n_rows, d) of the update `iteration`, counted from 0."""
+        asked, ahead, self._next = (iteration, n_rows, frames), self._next, None
+        if self._workers is not None and n_rows * self.dim >= _AHEAD_FROM:
+            following = (iteration + 1, n_rows, frames)
+            self._next = (following, self._workers.ahead(self._draw, *following))
+        return ahead[1].result() if ahead is not None and ahead[0] == asked else self._draw(*asked)
+
+    def _draw(self, iteration: int, n_rows: int, frames: bool) -> Array:
         source = generator(self.xp, self.seed, GRADIENT_STREAM, iteration)
         mirrored = self.mirrored and n_rows % 2 == 0
         rows = self.xp.empty((n_rows // 2 if mirrored else n_rows, self.dim), dtype=self.dtype)
