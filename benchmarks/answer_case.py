@@ -28,8 +28,13 @@ def warm_up(engine: str) -> None:
         tv.fit(model, engine=engine, progress=False)
 
 
-def timed_fit(problem: str, engine: str, quiet: float = 0.0, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """A structured fit of a fresh model object, all else by default, and its figures; `options` are those beyond it."""
+def timed_fit(
+    problem: str, engine: str, quiet: float = 0.0, *, family: str = "structured", **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """A fit of a fresh model object, all else by default, and its figures; `options` are those beyond it.
+
+    The family "own" is the model's: that of `tv.fit(model)`.
+    """
     import pyturingvi as tv
 
     model = build(problem)
@@ -38,7 +43,7 @@ def timed_fit(problem: str, engine: str, quiet: float = 0.0, **options: Any) -> 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         start, used = time.perf_counter(), time.process_time()
-        fit = tv.fit(model, "structured", engine=engine, progress=False, **options)
+        fit = tv.fit(model, None if family == "own" else family, engine=engine, progress=False, **options)
         times = {"seconds": time.perf_counter() - start, "cpu_s": time.process_time() - used}
     figures = {**times, "status": fit.status, "n_updates": fit.n_updates}
     figures |= {"warned": " ".join(sorted({w.category.__name__ for w in said}))}
@@ -68,7 +73,7 @@ def with_elbo(problem: str, fit: Any, figures: dict[str, Any], share: int = 1) -
 def answer(problem: str, a: argparse.Namespace) -> list[dict[str, Any]]:
     """The default fit, timed, beside the time of an Adam update before and after it."""
     before = adam_ms(problem, a.engine, a.seconds)
-    runs = [timed_fit(problem, a.engine, a.quiet) for _ in range(a.fits or FITS.get(size_of(problem), 1))]
+    runs = [timed_fit(problem, a.engine, a.quiet, family=a.family) for _ in range(a.fits or FITS.get(size_of(problem), 1))]
     after = adam_ms(problem, a.engine, a.seconds)
     fit, figures = runs[0]  # the same seed, so the same fit each time
     for key in ("seconds", "cpu_s", "other_cores", "load"):

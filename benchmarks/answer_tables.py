@@ -14,7 +14,7 @@ PARTS = ["answer", "adam", "peers", "seeds"]
 FASTER = {("rpoisson-small", "nuts"): 10.0, ("rpoisson-large", "nuts"): 20.0}  # times as fast as the peer
 KEY = ["part", "problem", "engine", "method"]
 SHOWN = {
-    "answer": ["problem", "engine", "seconds", "adam_ms", "in_adam_updates", "in_adam_updates_cpu",
+    "answer": ["problem", "engine", "method", "seconds", "adam_ms", "in_adam_updates", "in_adam_updates_cpu",
                "allowed_updates", "elbo", "std_error",
                "least_elbo", "status", "in_time", "high_enough"],
     "adam": ["problem", "engine", "family", "method", "seconds", "elbo", "std_error"],
@@ -93,7 +93,7 @@ def not_met(tables: dict[str, pd.DataFrame]) -> list[str]:
         for verdict in ("in_time", "high_enough", "fast_enough", "narrow_enough"):
             for _, row in table.iterrows():
                 if row.get(verdict) in ("no", "?"):
-                    name = " ".join([part, row["problem"], *([row["method"]] if part == "peers" else [])])
+                    name = " ".join([part, row["problem"], *([row["method"]] if part in ("answer", "peers") else [])])
                     lines.append(f"{name}, {row['engine']} engine: {verdict}: {row[verdict]}")
     return lines
 

@@ -5,8 +5,8 @@
     python benchmarks/time_to_answer.py --only answer --problems rpoisson-small irt-small
     python benchmarks/time_to_answer.py --only peers --peers nuts
 
-Parts: `answer`, the default fit of each problem: its seconds against those of a number of structured Adam updates on
-the same engine, its ELBO against the one to reach. `adam`, what Adam reaches at the stepsizes of `--adam` where that is
+Parts: `answer`, the default fit of each problem, and that with the model's own family where it is another one: its
+seconds against those of a number of structured Adam updates on the same engine, its ELBO against the one to reach. `adam`, what Adam reaches at the stepsizes of `--adam` where that is
 the one to reach. `peers`, other libraries on the same model, between two default fits of ours. `seeds`, the spread of
 the ELBO over `--seeds` seeds. Each case runs in a process of its own, pinned to `--cores`; its rows replace those of
 the same case in `results/time_to_answer.csv`, the others stay. The last lines say which goals are missed or open.
@@ -30,6 +30,7 @@ from answer_tables import PARTS, judged, merged, not_met, read, shown, write
 HERE = Path(__file__).parent
 PEERS = ["nuts", "autonormal", "advi", "pathfinder"]
 PEER_PROBLEMS = {"eight-schools": PEERS, "rpoisson-small": PEERS, "rpoisson-large": ["nuts"]}
+OWN_FAMILY = {"volatility-small", "volatility-middle", "volatility-large"}  # Markov
 
 
 def case(script: str, part: str, problem: str, a: argparse.Namespace, *options: Any) -> list[dict[str, Any]]:
@@ -45,9 +46,11 @@ def case(script: str, part: str, problem: str, a: argparse.Namespace, *options: 
     return rows
 
 
-def answers(problem: str, engine: str, a: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = case("answer_case.py", "answer", problem, a, "--engine", engine, "--seconds", a.seconds, "--fits", a.fits)
-    return [{"part": "answer", "problem": problem, "engine": engine, "method": "default", **row} for row in rows]
+def answers(problem: str, engine: str, a: argparse.Namespace, family: str = "structured") -> list[dict[str, Any]]:
+    timing = ["--engine", engine, "--seconds", a.seconds, "--fits", a.fits, "--family", family]
+    method = "default" if family == "structured" else f"{family} family"
+    rows = case("answer_case.py", "answer", problem, a, *timing)
+    return [{"part": "answer", "problem": problem, "engine": engine, "method": method, **row} for row in rows]
 
 
 def measure(part: str, problem: str, engines: list[str], a: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -55,7 +58,9 @@ def measure(part: str, problem: str, engines: list[str], a: argparse.Namespace) 
     for engine in engines:
         key = {"part": part, "problem": problem, "engine": engine}
         if part == "answer":
-            yield from answers(problem, engine, a)
+            for family in ["structured", "own"] if problem in OWN_FAMILY and engine == "numpy" else ["structured"]:
+                if family in a.families:
+                    yield from answers(problem, engine, a, family)
         elif part == "adam" and isinstance(GOALS[problem].elbo, str):
             family = GOALS[problem].elbo
             options = ["--engine", engine, "--family", family, "--iterations", a.iterations, "--stepsizes", *a.adam]
@@ -99,6 +104,7 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", default=list(GOALS), choices=list(GOALS), metavar="PROBLEM")
     parser.add_argument("--only", nargs="+", default=PARTS, choices=PARTS, help="parts to run")
     parser.add_argument("--engines", nargs="+", default=["numpy", "julia"], choices=["numpy", "julia"])
+    parser.add_argument("--families", nargs="+", default=["structured", "own"], choices=["structured", "own"])
     parser.add_argument("--fits", type=int, default=0, help="timed default fits; 0: five, three or one, by size")
     parser.add_argument("--adam", nargs="*", type=float, default=[1e-4, 5.6e-4, 1.8e-3], help="stepsizes")
     parser.add_argument("--iterations", type=int, default=50_000, help="updates of Adam")

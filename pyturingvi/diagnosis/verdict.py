@@ -146,7 +146,10 @@ def _of_the_run(found: Findings) -> Iterator[tuple[int, str]]:
         return
     if found.cut_short:  # its rate falls and rises, and so does the ELBO
         rising = found.gain is not None and found.gain[0] > max(LARGE_GAIN, 3 * found.gain[1])
-        yield 2 if found.capped or rising else 1, f"The fit had not converged: {found.message}. Go on with init=fit."
+        remedy = "" if ";" in found.message else " Go on with init=fit."  # a run that went astray has one of its own
+        yield 2 if found.capped or rising else 1, f"The fit had not converged: {found.message}.{remedy}"
+        return
+    if found.status == "diverged" or not np.isfinite(found.elbo):  # what its trace says is of no use
         return
     if found.gain is None:
         if found.status == "completed":
@@ -234,6 +237,8 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
                 "through the log density: take them as a direction."
             ),
         )
+    elif found.status == "diverged":  # weights of draws that stayed near say nothing of where the mass has gone
+        return
     elif named or narrow:
         yield 0, "The corrected means and standard deviations in `.globals` rest on weights that can be relied on."
     else:
