@@ -73,7 +73,9 @@ def with_elbo(problem: str, fit: Any, figures: dict[str, Any], share: int = 1) -
 def answer(problem: str, a: argparse.Namespace) -> list[dict[str, Any]]:
     """The default fit, timed, beside the time of an Adam update before and after it."""
     before = adam_ms(problem, a.engine, a.seconds)
-    runs = [timed_fit(problem, a.engine, a.quiet, family=a.family) for _ in range(a.fits or FITS.get(size_of(problem), 1))]
+    runs = [
+        timed_fit(problem, a.engine, a.quiet, family=a.family) for _ in range(a.fits or FITS.get(size_of(problem), 1))
+    ]
     after = adam_ms(problem, a.engine, a.seconds)
     fit, figures = runs[0]  # the same seed, so the same fit each time
     for key in ("seconds", "cpu_s", "other_cores", "load"):

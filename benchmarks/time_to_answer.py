@@ -6,10 +6,11 @@
     python benchmarks/time_to_answer.py --only peers --peers nuts
 
 Parts: `answer`, the default fit of each problem, and that with the model's own family where it is another one: its
-seconds against those of a number of structured Adam updates on the same engine, its ELBO against the one to reach. `adam`, what Adam reaches at the stepsizes of `--adam` where that is
-the one to reach. `peers`, other libraries on the same model, between two default fits of ours. `seeds`, the spread of
-the ELBO over `--seeds` seeds. Each case runs in a process of its own, pinned to `--cores`; its rows replace those of
-the same case in `results/time_to_answer.csv`, the others stay. The last lines say which goals are missed or open.
+seconds against those of a number of structured Adam updates on the same engine, its ELBO against the one to reach.
+`adam`, what Adam reaches at the stepsizes of `--adam` where that is the one to reach. `peers`, other libraries on the
+same model, between two default fits of ours. `seeds`, the spread of the ELBO over `--seeds` seeds. Each case runs in a
+process of its own, pinned to `--cores`; its rows replace those of the same case in `results/time_to_answer.csv`, the
+others stay. The last lines say which goals are missed or open.
 """
 
 from __future__ import annotations

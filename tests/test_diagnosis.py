@@ -13,11 +13,12 @@ from scipy import integrate, stats
 from targets import GaussianTarget, dense_location_scale, fit_at, quick_fit, random_flat
 
 import pyturingvi as tv
+from pyturingvi.diagnosis.findings import Findings, GlobalMoves
 from pyturingvi.diagnosis.integrated import log_marginal
 from pyturingvi.diagnosis.moves import OWN_DRAWS, Moves, find_moves
 from pyturingvi.diagnosis.problems import convergence_problems
 from pyturingvi.diagnosis.trend import last_third
-from pyturingvi.diagnosis.verdict import Findings, GlobalMoves, judge
+from pyturingvi.diagnosis.verdict import judge
 from pyturingvi.diagnosis.weights import (
     ImportanceWeights,
     fit_generalized_pareto,

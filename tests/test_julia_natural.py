@@ -14,8 +14,8 @@ import pyturingvi as tv
 from pyturingvi.engines.julia_natural import JuliaNaturalStepper
 from pyturingvi.engines.numpy_natural import NumpyNaturalStepper
 from pyturingvi.errors import EngineError
-from pyturingvi.optimize.natural_loop import NaturalStepper
-from pyturingvi.optimize.natural_plan import Leg
+from pyturingvi.optimize.natural_leg import Leg
+from pyturingvi.optimize.natural_stepper import NaturalStepper
 from pyturingvi.settings import Settings
 from pyturingvi.support.parallel import Workers
 

@@ -16,7 +16,8 @@ from pyturingvi.families import Family, FullRank, MeanField, Structured
 from pyturingvi.families.base_distributions import BaseDistribution, Gaussian, Laplace, StudentT
 from pyturingvi.layout import Layout
 from pyturingvi.optimize.natural_gradient import NaturalGradientState
-from pyturingvi.optimize.natural_plan import ANNEAL, CLIMB, NaturalPlan
+from pyturingvi.optimize.natural_leg import ANNEAL, CLIMB
+from pyturingvi.optimize.natural_plan import NaturalPlan
 from pyturingvi.optimize.natural_stages import choose_draws, stages_of
 from pyturingvi.optimize.noise import AntitheticStream
 from pyturingvi.support.parallel import Workers

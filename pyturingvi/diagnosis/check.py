@@ -18,13 +18,13 @@ from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.from_slopes import SlopeIntegrals
 from pyturingvi.diagnosis.moves import without_outliers
-from pyturingvi.diagnosis.verdict import LARGE_MOVE, LARGE_RATIO
 from pyturingvi.errors import InputError
 from pyturingvi.families.base import BoundFamily
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 
+LARGE_MOVE, LARGE_RATIO = 2.0, 2.0  # of a mean, in the fit's sds, and of a sd: the fit is not to be used as it is
 MOVED, RESIZED = 0.5, 1.3  # what is told: of a mean, in the fit's standard deviations, and of a standard deviation
 _LISTED = 3
 _FEWEST_PAIRS, _FIRST_PAIRS, _MOST_PAIRS = 12, 32, 512

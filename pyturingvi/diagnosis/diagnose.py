@@ -10,12 +10,12 @@ from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.check import GlobalsCheck, check_globals
 from pyturingvi.diagnosis.draws import log_ratios
+from pyturingvi.diagnosis.findings import Findings, GlobalMoves, RestartEnd
 from pyturingvi.diagnosis.integrated import log_marginal
 from pyturingvi.diagnosis.moves import OWN_DRAWS, SLOPE, Moves, draws_for_curvature, find_moves
 from pyturingvi.diagnosis.report import Diagnosis
 from pyturingvi.diagnosis.restarts import restart
 from pyturingvi.diagnosis.trend import last_third
-from pyturingvi.diagnosis.verdict import Findings, GlobalMoves, RestartEnd
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.errors import InputError
 from pyturingvi.families.base import BoundFamily

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.diagnosis.verdict import Findings, GlobalMoves, judge
+from pyturingvi.diagnosis.findings import Findings, GlobalMoves
+from pyturingvi.diagnosis.verdict import judge
 
 if TYPE_CHECKING:
     import pandas as pd

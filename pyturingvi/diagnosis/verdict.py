@@ -3,110 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.diagnosis.moves import CORRECTED_DRAWS, SLOPE, Moves
-from pyturingvi.diagnosis.starts import Starts
+from pyturingvi.diagnosis.check import LARGE_MOVE, LARGE_RATIO
+from pyturingvi.diagnosis.findings import Findings
+from pyturingvi.diagnosis.moves import CORRECTED_DRAWS, SLOPE
 from pyturingvi.diagnosis.trend import LEAST_GAIN
 from pyturingvi.diagnosis.weights import LARGEST_K, ImportanceWeights
-
-if TYPE_CHECKING:
-    from pyturingvi.diagnosis.check import GlobalsCheck
 
 GOOD, CARE, BAD = "good", "usable with care", "do not trust"
 LEVELS = (GOOD, CARE, BAD)
 
-SMALL_MOVE, LARGE_MOVE = 0.3, 2.0  # of a mean, in the fit's standard deviations
-SMALL_RATIO, LARGE_RATIO = 1.5, 2.0  # between standard deviations
+SMALL_MOVE = 0.3  # of a mean, in the fit's standard deviations
+SMALL_RATIO = 1.5  # between standard deviations
 TAIL_RATIO, TAIL_K = 1.3, 0.5  # between standard deviations, where the weights have no variance: the least of it
 LARGE_GAIN = 5.0  # nats in a third of a run
 EQUAL_ELBOS, LESSER_MODE = 2.0, 10.0  # nats between modes as good, beside six errors; and that may still matter
 EVEN = 0.95  # of the draws, as effective sample size: weights so much alike have no tail that could count
 LARGE_SPREAD = 1.5  # nats between the log weights of draws: more than that, and the density has another shape
-
-
-@dataclass(frozen=True)
-class GlobalMoves:
-    """How the globals would move, each (d_z,): means in the fit's standard deviations, and their errors; sd ratios."""
-
-    labels: list[str]
-    shift: np.ndarray
-    error: np.ndarray
-    ratio: np.ndarray
-    by: str
-
-    @property
-    def sure(self) -> np.ndarray:
-        """What of each shift is beyond its noise."""
-        return np.asarray(np.clip(np.abs(self.shift) - 3 * self.error, 0.0, None))
-
-    @property
-    def change(self) -> np.ndarray:
-        """Factor by which each standard deviation is too small or too large, at least 1."""
-        return np.asarray(np.maximum(self.ratio, 1.0 / np.maximum(self.ratio, 1e-300)))
-
-    @property
-    def sure_change(self) -> np.ndarray:
-        """What of each factor is beyond its noise."""
-        return np.asarray(1 + np.clip(self.change - 1 - 3 * self.error, 0.0, None))
-
-
-@dataclass(frozen=True)
-class RestartEnd:
-    """Where a fit from another seed and start ended.
-
-    Attributes
-    ----------
-    seed : int
-    elbo : float
-        -inf where it diverged.
-    distance : float
-        Largest distance of a global's mean from that of the fit, in its standard deviations there.
-    where : str
-        That global.
-    params : (p,) array
-        Flat parameters: `tv.fit(model, init=params)` goes on from them.
-    """
-
-    seed: int
-    elbo: float
-    distance: float
-    where: str
-    params: np.ndarray = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Findings:
-    """All figures that a verdict rests on.
-
-    `cut_short` says that an optimizer that ends by itself had not when its updates were used up, and `capped` that
-    their number was not chosen by the user. `far_out` tells what a refined fit does not know of its tails.
-    """
-
-    status: str
-    message: str
-    cut_short: bool
-    capped: bool
-    dim: int
-    elbo: float
-    elbo_error: float
-    spread: float
-    joint: ImportanceWeights
-    gain: tuple[float, float] | None = None
-    has_locals: bool = True
-    integrated: bool = False
-    refinable: bool = False
-    refined: bool = False
-    far_out: list[str] = field(default_factory=list)
-    moves: Moves | None = None
-    globals: GlobalMoves | None = None
-    restarts: list[RestartEnd] = field(default_factory=list)
-    starts: Starts | None = None
-    check: GlobalsCheck | None = None
-    advice: list[str] = field(default_factory=list)
 
 
 def judge(found: Findings) -> tuple[str, list[str]]:

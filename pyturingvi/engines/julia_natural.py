@@ -12,8 +12,8 @@ from pyturingvi.errors import EngineError
 from pyturingvi.families import Family
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.loop import describe_divergence
-from pyturingvi.optimize.natural_loop import NaturalStepper
-from pyturingvi.optimize.natural_plan import Leg
+from pyturingvi.optimize.natural_leg import Leg
+from pyturingvi.optimize.natural_stepper import NaturalStepper
 from pyturingvi.settings import Settings
 from pyturingvi.support.array_namespace import address_of
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,91 +11,16 @@ import numpy as np
 from pyturingvi.families import Family, MeanField, Structured
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.monitor import Outcome, RunMonitor, Snapshot
-from pyturingvi.optimize.natural_plan import CAP, HISTORY_COLUMNS, Leg, NaturalPlan
+from pyturingvi.optimize.natural_plan import CAP, HISTORY_COLUMNS, NaturalPlan
 from pyturingvi.optimize.natural_rule import NaturalGradient
+from pyturingvi.optimize.natural_stepper import ROW_COLUMNS, VECTORS, NaturalStepper
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 
 if TYPE_CHECKING:
     from pyturingvi.settings import Settings
 
-VECTORS = ("params", "velocity", "mark", "best")
 _RUNAWAY = 1e15  # a parameter beyond is on its way to infinity
 _NUDGE = 0.5
-_COLUMNS = 6  # of what a leg reports: mean, variance, inner, square, shortened, global_square
-
-
-class NaturalStepper(ABC):
-    """Natural-gradient updates in some engine.
-
-    Attributes
-    ----------
-    done : int
-        Updates made.
-    params_valid : bool
-        False while an update is half made.
-    unreported : sequence of rows
-        Of the updates that an `advance` made before it raised.
-    """
-
-    done: int = 0
-    params_valid: bool = True
-    unreported: Sequence[tuple[float, ...]] = ()
-
-    @abstractmethod
-    def begin(self, family: Family, vectors: dict[str, np.ndarray], count: int) -> None:
-        """Start on a family.
-
-        Parameters
-        ----------
-        vectors : dict
-            "params", flat parameters (p,) of the standardized form; the rest of `VECTORS` where a run goes on.
-        count : int
-            Updates behind the velocity.
-        """
-
-    @abstractmethod
-    def advance(self, leg: Leg) -> tuple[np.ndarray, bool]:
-        """Make updates of a leg for about 0.1 s, one at least; none beyond its last.
-
-        Returns
-        -------
-        rows : (n, 6) array
-            One an update: mean and variance of `log p - log q`, inner, square, shortened, global_square.
-        finite : bool
-            False if the next update would not be finite; everything is then as the last finite one left it.
-        """
-
-    @abstractmethod
-    def mark(self) -> None:
-        """Remember the parameters as the start of a leg."""
-
-    @abstractmethod
-    def keep(self) -> None:
-        """Remember the start of the leg as the best so far: what came of it is known."""
-
-    @abstractmethod
-    def recall(self) -> None:
-        """Go back to the best so far, and forget the velocity."""
-
-    @abstractmethod
-    def elbo(self, n_samples: int, interrupted: Callable[[], bool]) -> tuple[float, float]:
-        """ELBO now with its standard error, from independent draws of `log p - log q`."""
-
-    @abstractmethod
-    def params(self) -> np.ndarray:
-        """Flat parameters (p,) of the stage's family as it is, in float64, a copy."""
-
-    @abstractmethod
-    def standardized(self) -> np.ndarray:
-        """The same in the standardized form."""
-
-    @abstractmethod
-    def snapshot(self) -> tuple[dict[str, np.ndarray], int]:
-        """The vectors of `begin`, and the count."""
-
-    @abstractmethod
-    def divergence(self) -> str:
-        """Where an update was not finite, in words."""
 
 
 def run_natural(
@@ -121,7 +44,7 @@ def run_natural(
             loop.end(verdict)
         except Exception as error:  # a user's callback or log density failed: what has been fitted so far is kept
             if stepper.params_valid and loop.begun:
-                loop.rows = np.concatenate([loop.rows, np.array(stepper.unreported).reshape(-1, _COLUMNS)])
+                loop.rows = np.concatenate([loop.rows, np.array(stepper.unreported).reshape(-1, ROW_COLUMNS)])
                 loop.save()
                 words = f"{type(error).__name__} after {stepper.done} updates"
                 monitor.partial = loop.outcome("interrupted", words)
@@ -157,7 +80,7 @@ class _Loop:
         first = self.plan.family
         self.narrowable = isinstance(first, MeanField) and warm
         self.initial = first.bind(model.layout).initial_flat(*start) if self.narrowable else initial
-        self.rows = np.empty((0, _COLUMNS))  # of the leg at hand
+        self.rows = np.empty((0, ROW_COLUMNS))  # of the leg at hand
         self.begun = self.saved = self.due = False  # due: an estimate of the ELBO
         self.finite = True  # whether the last update was
         self.astray = False  # a run that must be told of whoever chose its budget
@@ -206,7 +129,7 @@ class _Loop:
         stepper, plan = self.stepper, self.plan
         try:
             plan.restore(found.scalars, found.vectors["history"].reshape(-1, HISTORY_COLUMNS))
-            self.rows = found.vectors["leg"].reshape(-1, _COLUMNS)
+            self.rows = found.vectors["leg"].reshape(-1, ROW_COLUMNS)
             self.due = bool(found.scalars["due"])
             count = int(found.scalars["count"])
             if found.vectors["params"].size != plan.family.n_params(self.model.layout):
@@ -218,7 +141,7 @@ class _Loop:
 
     def _finish_leg(self, finite: bool) -> str:
         plan, stepper, rows = self.plan, self.stepper, self.rows
-        self.rows, self.finite = np.empty((0, _COLUMNS)), finite
+        self.rows, self.finite = np.empty((0, ROW_COLUMNS)), finite
         verdict = plan.finish_leg(stepper.done, rows, broke=not finite)
         if verdict in ("back", "diverged", "next stage from best"):
             stepper.recall()

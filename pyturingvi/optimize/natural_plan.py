@@ -10,15 +10,15 @@ rate is worth as many more draws at no more cost a unit of progress.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 
 import numpy as np
 
 from pyturingvi.families import Family, MeanField
 from pyturingvi.layout import Layout
+from pyturingvi.optimize.natural_leg import ANNEAL, CLIMB, Leg, PlanState
 from pyturingvi.optimize.natural_stages import Draws, choose_draws, stages_of
 
-CLIMB, ANNEAL = 0, 1
 HISTORY_COLUMNS = 7
 CAP = 20_000  # updates after which a run ends in any case
 _LEG = 5
@@ -36,46 +36,6 @@ _GLOBAL_RATE = 0.3
 _LEAST_FIRST_RATE = 0.02
 _LONGEST_ANNEAL = 2000
 _SURE = 2.5  # standard errors of a rise
-
-
-@dataclass
-class Leg:
-    """Settings of the updates up to number `last`; `anneal_from` is -1 while the rate is constant."""
-
-    last: int
-    rate: float
-    momentum: float
-    trust: float
-    n_samples: int
-    frames: bool
-    anneal_from: int
-    global_rate: float  # of the globals' own block, if above `rate`: few parameters, little noise
-
-    def rate_at(self, done: int) -> float:
-        """The rate of the update after `done` updates."""
-        return self.rate if self.anneal_from < 0 else self.rate / (1 + self.rate * (done - self.anneal_from))
-
-
-@dataclass
-class PlanState:
-    """What a plan remembers, in numbers, so that a checkpoint can hold it."""
-
-    stage: float = 0
-    phase: float = CLIMB
-    rate: float = 0.0
-    trust: float = 0.0
-    since: float = 0  # update from which the history counts
-    leg_from: float = 0
-    anneal_from: float = -1  # update at which the averaging began
-    steady: float = 0  # update since which the rate is what it is
-    falls: float = 0  # whether the rate falls in the leg at hand
-    global_rate: float = 0.0
-    setbacks: float = 0
-    best: float = -math.inf
-    best_error: float = 0.0
-    rise: float = math.nan  # of the ELBO over the last window, with its error
-    rise_error: float = math.nan
-    converged: float = 0
 
 
 class NaturalPlan:
