@@ -174,10 +174,10 @@ def test_verdicts_follow_the_goals():
     assert tables["peers"]["fast_enough"].tolist() == ["no", ""]
     assert tables["seeds"][["range", "narrow_enough"]].to_numpy().tolist() == [[1.0, "yes"]]
     assert not_met(tables) == [
-        "answer rpoisson-small, julia engine: in_time: no",
-        "answer rpoisson-small, julia engine: high_enough: no",
-        "answer rpoisson-large, numpy engine: high_enough: no",
-        "answer irt-middle, numpy engine: high_enough: ?",
+        "answer rpoisson-small default, julia engine: in_time: no",
+        "answer rpoisson-small default, julia engine: high_enough: no",
+        "answer rpoisson-large default, numpy engine: high_enough: no",
+        "answer irt-middle default, numpy engine: high_enough: ?",
         "peers rpoisson-small nuts, numpy engine: fast_enough: no",
     ]
 
