@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -493,6 +494,10 @@ def test_terms_that_are_wrong_are_refused() -> None:
                 "slope": (prior, local, gradient + 1),
                 "deaf": (prior, local, gradient),
                 "shape": (prior, local.T, gradient),
+                "order": (prior, local[:, ::-1], gradient),
+                "shared": (prior, local + points[:, 2:3] * [1, 0, -1, 0, 0, 0], gradient),
+                "global": (prior + points[:, 5], local - points[:, 5:6] * [0, 0, 0, 1, 0, 0], gradient),
+                "weights": (prior, local, target.terms(points, weights[:, ::-1])[2]),
             }[what]
 
         return terms
@@ -502,6 +507,11 @@ def test_terms_that_are_wrong_are_refused() -> None:
         "slope": "terms have, with weights of 1, the gradient",
         "deaf": "where all weights are 0",
         "shape": r"table of local terms of shape \(3, 6\)",
+        # as much in sum, and yet the locals would be integrated out of each other's terms
+        "order": r"local term (\d) changes where local block (?!\1)\d is moved",
+        "shared": r"local term 2 changes where local block 0 is moved .* and block 2 alone: return local terms in the",
+        "global": r"the global term changes where local block 3 is moved .* and no local",
+        "weights": r"given weights that differ, returned a wrong gradient.* differences of global_term \+ \(weights",
     }
     for what, message in words.items():
         with pytest.raises(InputError, match=message):
@@ -510,6 +520,16 @@ def test_terms_that_are_wrong_are_refused() -> None:
         tv.models.LogDensity(target.density, target.layout, terms=3)  # type: ignore[arg-type]
     assert target.model.has_log_terms
     assert not tv.models.LogDensity(target.density, target.layout).has_term_gradients
+    many = NormalHierarchy(1, n_local=1000)  # which block of many it is
+
+    def turned(points: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        prior, local, gradient = many.terms(points, weights)
+        return prior, local[:, ::-1], gradient
+
+    with pytest.raises(InputError) as caught:
+        tv.models.LogDensity(many.density, many.layout, terms=turned)
+    term, block = map(int, re.findall(r"(?:term|block) (\d+) (?:changes|is)", str(caught.value)))
+    assert term + block == 999
     saved = tv.models.LogDensity.from_state(target.model.get_state())
     with warnings.catch_warnings(), pytest.raises(InputError, match="no log terms"):
         saved.log_terms(np.zeros((1, saved.dim)))

@@ -26,7 +26,12 @@ _JITTER = 1e-2  # from trial to trial: what a kink close by has brought about is
 
 
 def check_gradient(
-    evaluate: Evaluate, centre: np.ndarray, n_global: int, label: Callable[[int], str], who: str
+    evaluate: Evaluate,
+    centre: np.ndarray,
+    n_global: int,
+    label: Callable[[int], str],
+    who: str,
+    what: str = "the log density",
 ) -> None:
     """Refuse a gradient that is not that of the log density.
 
@@ -46,6 +51,8 @@ def check_gradient(
         From a coordinate to what messages call it.
     who : str
         How the message begins.
+    what : str
+        What the message calls that whose gradient it should be.
 
     Raises
     ------
@@ -76,7 +83,7 @@ def check_gradient(
                 hint = "It has the opposite sign: is it that of the negative log density?"
             raise InputError(
                 f"{who} returned a wrong gradient: with respect to {label(place)} it is {claimed:.5g} where "
-                f"differences of the log density give {slope:.5g}. {hint}"
+                f"differences of {what} give {slope:.5g}. {hint}"
             )
 
 

@@ -70,8 +70,8 @@ class LogDensity(Model):
     InputError
         If fn is not callable, does not return numbers of the right shapes, or its gradient is wrong: it is called on
         construction, with some ten points near 0, and compared with differences along random directions. If names,
-        constrain, dims or coords do not fit the layout, terms does not add up to fn, or log_likelihood or predictive
-        do not return what fits observed.
+        constrain, dims or coords do not fit the layout, terms does not add up to fn or mixes blocks, or log_likelihood
+        or predictive do not return what fits observed.
 
     Examples
     --------
@@ -124,7 +124,7 @@ class LogDensity(Model):
         self._terms: UserTerms | None = None
         if terms is not None:
             self._terms = UserTerms(terms, layout, self._space)
-            self._terms.check(self._probed, *probed_points(self.dim))
+            self._terms.check(self._probed, *probed_points(self.dim), self._coordinate)
         if self._data is not None:
             self._data.check(self.dim)
 
