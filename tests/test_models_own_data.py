@@ -152,6 +152,19 @@ def test_terms_that_cannot_be_read_are_given() -> None:
         ({"observed": Y, "log_likelihood": lambda p: {"z": p["theta"]}}, "arrays for 'y'; it returned 'z'"),
         ({"observed": Y, "predictive": lambda p, key: p["theta"][:3]}, r"shape \(8,\), it returned \(3,\)"),
         ({"observed": Y, "predictive": lambda p: p["theta"]}, "predictive cannot be traced"),
+        (
+            {"observed": Y, "log_likelihood": lambda p: p["theta"] + 1j},
+            "real numbers for 'y'; it returned dtype complex",
+        ),
+        (
+            {"observed": Y, "predictive": lambda p, key: np.array(["low"] * 8)},
+            r"predictive must return an array of real numbers",
+        ),
+        (
+            {"observed": Y, "log_likelihood": lambda p: jnp.log(p["theta"] - 1)},
+            r"^Jax: log_likelihood .* NaN for y\[0\]",
+        ),
+        ({"observed": Y, "predictive": lambda p, key: p["theta"] / 0}, r"^Jax: predictive returned NaN for y\[0\]"),
         ({"dims": {"thet": ["school"]}}, "Did you mean 'theta'"),
         ({"dims": {"theta": []}}, "must name 1 axes"),
         ({"terms": 3}, "terms must be a function"),
@@ -227,6 +240,20 @@ def test_a_function_of_ones_own_has_loo_and_predictions() -> None:
         ({"observed": DATA, "predictive": lambda v, rng: v["m"]}, r"'y' of shape \(3, 8\) for 3 points"),
         ({"observed": DATA, "predictive": 1}, "predictive must be a function"),
         ({"observed": {}}, "at least one array"),
+        (
+            {"observed": DATA, "log_likelihood": lambda v: each(v).astype(str)},
+            "real numbers for 'y'; it returned dtype <U",
+        ),
+        ({"observed": DATA, "predictive": lambda v, rng: again(v, rng) + 1j}, "'y'; it returned dtype complex128"),
+        ({"observed": DATA, "log_likelihood": lambda v: np.log(each(v))}, r"returned NaN for y\[0\] near 0"),
+        (
+            {"observed": DATA, "predictive": lambda v, rng: again(v, rng) * np.nan},
+            r"predictive returned NaN for y\[0\]",
+        ),
+        (
+            {"observed": DATA[:3], "log_likelihood": lambda v: each(v)[:, :3].T},
+            r"of shape \(4, 3\); it returned \(3, 4\)",
+        ),
         ({"observed": [[1.0], [2.0, 3.0]]}, r"'y' must be an array of real numbers \(.*inhomogeneous"),
         (
             {"observed": DATA, "log_likelihood": lambda v: each(v).sum(1)},
@@ -237,6 +264,17 @@ def test_a_function_of_ones_own_has_loo_and_predictions() -> None:
 def test_what_does_not_fit_a_numpy_function_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         tv.models.LogDensity(conjugate, LAYOUT, constrain=REAL, **settings)
+
+
+def test_data_that_are_missing_may_have_no_likelihood() -> None:
+    observed = np.where(np.arange(8) == 2, np.nan, DATA)
+    for settings in ({"log_likelihood": lambda v: stats.norm.logpdf(observed, v["m"][:, None])}, {"predictive": again}):
+        model = tv.models.LogDensity(conjugate, LAYOUT, constrain=REAL, observed=observed, **settings)
+    assert model.replicate(np.zeros((2, 1)), np.random.default_rng(0))["y"].shape == (2, 8)
+    jax_model = tv.models.Jax(
+        schools, SHAPES, observed=observed, log_likelihood=lambda p: logpdf(observed, p["theta"], SIGMA)
+    )
+    assert jax_model.log_likelihood(np.zeros((2, 10)))["y"].shape == (2, 7)
 
 
 def broken(*given: Any) -> Any:

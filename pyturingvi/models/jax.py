@@ -11,11 +11,11 @@ import numpy as np
 from pyturingvi.errors import InputError, in_short, unknown_name
 from pyturingvi.models.foreign import ForeignModel, Natural
 from pyturingvi.models.interactions import Variable
-from pyturingvi.models.jax_batches import traced
+from pyturingvi.models.jax_batches import at_one_point, traced
 from pyturingvi.models.jax_sites import JaxSites
 from pyturingvi.models.traced import ObservedSite
 from pyturingvi.models.traced_data import TracedModel
-from pyturingvi.models.user_data import ONE_FOR_ALL, data_array, fits_values
+from pyturingvi.models.user_data import ONE_FOR_ALL, data_array, fits_values, refuse_nan
 from pyturingvi.support.extras import require
 
 
@@ -122,6 +122,18 @@ class Jax(TracedModel):
         self._settle("jax" if title == "<lambda>" else title, variables, local, None, coords)
         if terms is not None:
             self._check_terms()
+        self._refuse_nan(sites)
+
+    def _refuse_nan(self, sites: JaxSites) -> None:
+        """Where the log density is finite, so is what is said of the data."""
+        found: dict[str, dict[str, np.ndarray]] = {}
+        if sites.likelihood is not None:
+            found["log_likelihood"] = at_one_point(sites.log_likelihood, self.dim)
+        if sites.predictive is not None:
+            found["predictive"] = at_one_point(self._replicated, self.dim + 1)  # the seed behind
+        for what, arrays in found.items():
+            for name, value in arrays.items():
+                refuse_nan(f"Jax: {what}", name, value[None], sites.values[name])
 
     def _check_terms(self) -> None:
         """Refuse terms of the user's that do not add up, or do not split."""

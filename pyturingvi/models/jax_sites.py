@@ -107,7 +107,7 @@ class JaxSites:
             raise InputError(
                 f"Jax: {what} must return a dictionary of arrays for {', '.join(map(repr, names))}; it returned {got}."
             )
-        return {name: _jax("jax.numpy").asarray(found[name]) for name in names}
+        return {name: _real(f"Jax: {what}", name, found[name]) for name in names}
 
     def shapes(self, function: Function, *keys: Any) -> dict[str, Any]:
         """Shapes and types of what `log_likelihood` or `replicated` gives; an InputError where it cannot be traced."""
@@ -125,6 +125,18 @@ class JaxSites:
                 f"Jax: {name} cannot be traced ({in_short(error)}). It takes {takes} and must be written "
                 "with jax.numpy."
             ) from error
+
+
+def _real(what: str, name: str, value: Any) -> Any:
+    """A JAX array of real numbers, or an InputError."""
+    jnp = _jax("jax.numpy")
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} must return an array of real numbers for {name!r} ({in_short(error)}).") from error
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+        raise InputError(f"{what} must return real numbers for {name!r}; it returned dtype {array.dtype}.")
+    return array
 
 
 def _jax(name: str) -> Any:

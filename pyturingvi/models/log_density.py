@@ -71,7 +71,7 @@ class LogDensity(Model):
         If fn is not callable, does not return numbers of the right shapes, or its gradient is wrong: it is called on
         construction, with some ten points near 0, and compared with differences along random directions. If names,
         constrain, dims or coords do not fit the layout, terms does not add up to fn or mixes blocks, or log_likelihood
-        or predictive do not return what fits observed.
+        or predictive do not return real numbers that fit observed.
 
     Examples
     --------
@@ -126,7 +126,8 @@ class LogDensity(Model):
             self._terms = UserTerms(terms, layout, self._space)
             self._terms.check(self._probed, *probed_points(self.dim), self._coordinate)
         if self._data is not None:
-            self._data.check(self.dim)
+            finite = np.isfinite(self._probed[-2]).all()  # of the last centre that was tried
+            self._data.check(self.dim, probed_points(self.dim)[1][len(self._probed) // 2 - 1] if finite else None)
 
     def _read_data(
         self, observed: Any, log_likelihood: Likelihood | None, predictive: Predictive | None

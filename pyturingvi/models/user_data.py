@@ -34,6 +34,20 @@ def fits_values(logs: tuple[int, ...], values: tuple[int, ...]) -> bool:
     return logs == values[: len(logs)] and bool(logs or not values)
 
 
+def refuse_nan(what: str, name: str, found: np.ndarray, values: np.ndarray) -> None:
+    """Raise InputError where what a function returned (M, ...) for an observed variable is NaN and the data are not."""
+    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
+    missing = missing.any(axis=tuple(range(found.ndim - 1, values.ndim)))
+    bad = np.isnan(found) & ~missing
+    if bad.any():
+        _, *place = np.argwhere(bad)[0]
+        at = f"[{', '.join(map(str, place))}]" if place else ""
+        raise InputError(
+            f"{what} returned NaN for {name}{at} near 0 in unconstrained space, where the log density is finite. Look "
+            "for a logarithm or root of a negative number, or data that are missing and not NaN in observed."
+        )
+
+
 class UserData:
     """Observed variables, and functions of points (M, d), or of named values (M, ...) where there is a space.
 
@@ -85,14 +99,27 @@ class UserData:
     def tells_replicates(self) -> bool:
         return self._predictive is not None
 
-    def check(self, dim: int) -> None:
-        """Call both functions once, with a few points near 0, and refuse what has the wrong shape."""
-        points = probed_points(dim)[0]
+    def check(self, dim: int, finite_at: float | None) -> None:
+        """Call both functions once, with a few points near 0, and refuse what has the wrong shape, or NaN.
+
+        The number of points is that of no axis of the data, so that a transposed table shows.
+
+        Parameters
+        ----------
+        dim : int
+        finite_at : float or None
+            What to add to the points so that the log density is finite there; None where that is not known.
+        """
+        sizes = {size for value in self.values.values() for size in value.shape}
+        count = next(m for m in range(3, len(sizes) + 4) if m not in sizes)
+        points = np.resize(probed_points(dim)[0], (count, dim)) + (finite_at or 0.0)
         with np.errstate(all="ignore"):
-            if self._likelihood is not None:
-                self.log_likelihood(points)
-            if self._predictive is not None:
-                self.replicate(points, np.random.default_rng(0))
+            logs = {} if self._likelihood is None else self.log_likelihood(points)
+            anew = {} if self._predictive is None else self.replicate(points, np.random.default_rng(0))
+        if finite_at is not None:
+            for what, found in (("log_likelihood", logs), ("predictive", anew)):
+                for name, value in found.items():
+                    refuse_nan(f"LogDensity: {what}", name, value, self.values[name])
 
     def log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
         """Log likelihood (M, ...) of each observed value."""
@@ -139,4 +166,10 @@ class UserData:
                 f"LogDensity: {what} must return a dictionary of arrays for {', '.join(map(repr, self.values))}; it "
                 f"returned {got}."
             )
-        return {name: np.atleast_1d(np.asarray(found[name])) for name in self.values}
+        arrays = {name: np.atleast_1d(np.asarray(found[name])) for name in self.values}
+        for name, array in arrays.items():
+            if array.dtype.kind not in "biuf":
+                raise InputError(
+                    f"LogDensity: {what} must return real numbers for {name!r}; it returned dtype {array.dtype}."
+                )
+        return arrays
