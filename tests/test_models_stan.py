@@ -179,6 +179,13 @@ def test_a_fit_goes_to_arviz_with_likelihood_and_predictions(model):
     assert az.loo(tree).n_data_points == 8
 
 
+def test_refining_is_refused_with_what_to_do_instead(model):
+    fit = tv.fit(model, n_iterations=1, seed=0, progress=False)
+    words = r"^refine cannot help .*: Stan gives .* as one number, .* In NumPyro, PyMC or JAX .* try fit\.resample\(\)"
+    with pytest.raises(InputError, match=words):
+        fit.refine()
+
+
 def test_observed_names_what_the_program_calls_otherwise(program):
     model = tv.models.Stan(program, DATA, observed={"y": ("log_lik", None)})
     assert model.tells_likelihood

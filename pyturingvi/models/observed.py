@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 
 REBUILD = "build it again, and pass it as tv.load_fit(path, model=...)"  # what a file cannot hold
+ONE_NUMBER = (  # of a program's language
+    "{} gives the log density as one number, and the locals can be integrated out only where each has a part of it by "
+    "itself. In NumPyro, PyMC or JAX (tv.models.NumPyro, PyMC, Jax) these are found. Or try fit.resample(), which "
+    "weighs the draws of the fit as it is"
+)
 
 Coords = dict[str, tuple[str, "list[Any] | np.ndarray"]]
 

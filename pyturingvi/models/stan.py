@@ -12,7 +12,7 @@ from pyturingvi.errors import InputError, PyTuringVIError
 from pyturingvi.models.axes import read_axes
 from pyturingvi.models.foreign import ForeignModel, Natural, axis_names
 from pyturingvi.models.interactions import Variable
-from pyturingvi.models.observed import REBUILD, Observation
+from pyturingvi.models.observed import ONE_NUMBER, REBUILD, Observation
 from pyturingvi.models.parts import take_natural
 from pyturingvi.models.stan_library import is_of_code
 from pyturingvi.models.stan_observed import read_observed
@@ -74,6 +74,7 @@ class Stan(ForeignModel):
     name: ClassVar[str] = "stan"
     door: ClassVar[str] = "Stan"
     thread_safe: ClassVar[bool] = False
+    no_log_terms: str = ONE_NUMBER.format("Stan")
 
     def __init__(
         self,

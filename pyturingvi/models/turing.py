@@ -12,6 +12,7 @@ import numpy as np
 from pyturingvi.errors import InputError, JuliaError, unknown_name
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
+from pyturingvi.models.observed import ONE_NUMBER
 from pyturingvi.models.parts import take_natural
 from pyturingvi.models.structure import family_of_blocks
 from pyturingvi.models.turing_data import (
@@ -105,6 +106,7 @@ class Turing(Model):
 
     name: ClassVar[str] = "turing"
     devices: ClassVar[frozenset[str]] = frozenset({"cpu"})  # Turing runs a model statement by statement
+    no_log_terms: str = ONE_NUMBER.format("Turing")
 
     def __init__(
         self,
