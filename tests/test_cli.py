@@ -110,7 +110,7 @@ def test_refine_corrects_the_globals_of_a_table(tmp_path, here):
     code, shown, errors = here("fit", "table.csv", *options.split())
     assert (code, len(errors.splitlines())) == (0, 1)
     assert errors.startswith("wrote ")
-    assert "integrated bound" in shown
+    assert "table, structured, refined, numpy engine: integrated bound" in shown
     assert "effective sample size" in shown
     fit = tv.load_fit(tmp_path / "table-structured-refined.npz")
     assert fit.refined.weighted

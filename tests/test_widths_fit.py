@@ -78,8 +78,10 @@ def test_it_goes_on_from_a_structured_fit_and_loses_nothing(poisson: tv.models.M
     found = fit(poisson, init=plain)
     assert found.status == "converged"
     assert found.last_elbo > plain.last_elbo - 0.3
-    with pytest.raises(InputError, match="conditional-scale structured family has no scale matrix"):
+    words = r"^init: the structured family .* conditional-scale structured .* init_location=fit\.location"
+    with pytest.raises(InputError, match=words):
         fit(poisson, "structured", init=found)
+    assert tv.fit(poisson, "structured", n_iterations=1, init_location=found.location, progress=False).n_updates == 1
     with pytest.raises(InputError, match="has no scale matrix"):
         _ = found.scale
 

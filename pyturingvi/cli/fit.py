@@ -151,7 +151,8 @@ def fit(
         typer.echo(_summary_text(result))
         last = result.elbo.iloc[-1]
         typer.echo(
-            f"\n{model.label}, {name}, {result.engine} engine: "
+            f"\n{model.label}, {result.family.label}{'' if result.refined is None else ', refined'}, "
+            f"{result.engine} engine: "
             f"{'ELBO' if result.refined is None else 'integrated bound'} {last['elbo']:.2f} "
             f"(Monte Carlo standard error {last['std_error']:.2f}) "
             f"after {result.n_updates:,} updates in {result.seconds:.1f} s"

@@ -161,7 +161,13 @@ class BoundFamily(ABC):
         """
         if type(other.family) is type(self.family) and other.family.config() == self.family.config():
             return flat.copy()
-        return self._refuse(f"cannot go on from a fit of the {other.family.label} family")
+        raise self._cannot_go_on(f"It is of the {other.family.label} family.")
+
+    def _cannot_go_on(self, why: str) -> InputError:
+        return InputError(
+            f"init: the {self.family.label} family cannot go on from the given fit. {why} Go on with the fit's own "
+            "family, or start from its mean: init_location=fit.location in place of init."
+        )
 
     def check_flat(self, flat: np.ndarray) -> None:
         """Raise an InputError unless the flat parameters (p,) are a start with a finite entropy."""

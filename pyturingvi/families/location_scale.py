@@ -156,7 +156,10 @@ class BoundLocationScale(BoundFamily):
             return flat.copy()
         from scipy.sparse import issparse
 
-        scale: Any = other.scale(flat)
+        try:
+            scale: Any = other.scale(flat)
+        except InputError as error:
+            raise self._cannot_go_on(str(error)) from None
         if not issparse(scale):  # an operator: its matrix is dense below the diagonal
             if self.family.dense_columns(self.layout) < self.layout.dim:
                 raise self._smaller()
