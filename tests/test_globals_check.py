@@ -224,3 +224,16 @@ def test_a_scale_that_is_too_narrow_is_not_called_good() -> None:
     found = fit.diagnose()
     assert found.verdict == "usable with care"
     assert any("z[1] wider" in reason for reason in found.reasons)
+
+
+@pytest.mark.parametrize("n_local", [2, 5])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_global_without_an_end_is_not_called_good(n_local: int, seed: int) -> None:
+    """Its density falls like 1/|z|, whose integral is infinite: draws near its middle do not see that."""
+
+    def density(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        z, y = points[:, :1], points[:, 1:]
+        return -0.5 * np.log1p(z[:, 0] ** 2) - 0.5 * (y**2).sum(axis=1), np.hstack([-z / (1 + z**2), -y])
+
+    fit = tv.fit(tv.models.LogDensity(density, Layout(1, n_local, 1)), seed=seed, progress=False)
+    assert fit.diagnose().verdict != "good"

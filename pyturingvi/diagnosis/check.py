@@ -150,7 +150,9 @@ def _along_lines(found: GlobalsCheck, integrals: SlopeIntegrals, root: np.ndarra
     sizes = np.maximum(found.ratio_high, 1 / found.ratio_low)
     doubted = (sizes > _DOUBTED) | (np.abs(found.shift) + _SURE * found.shift_error > MOVED)
     ratio, low, high = found.ratio.copy(), np.minimum(found.ratio_low, 1.0), np.maximum(found.ratio_high, 1.0)
-    for k in [k for k in np.argsort(-sizes, kind="stable") if doubted[k]][:n_lines]:
+    order = np.argsort(-sizes, kind="stable")
+    doubted[order[:_FEWEST_LINES]] = True  # draws that stay near see nothing of tails that begin farther out
+    for k in [k for k in order if doubted[k]][:n_lines]:
         line = root[k] / np.linalg.norm(root[k])
         logs = integrals.log_ratio(_ALONG[:, None] * line)
         if not np.isfinite(logs).all():
