@@ -660,3 +660,26 @@ def test_a_damaged_checkpoint_is_said_to_be_one(tmp_path: Path, damage: Any) -> 
     write_archive(path, header, arrays)
     with pytest.raises(OutputError, match=r"checkpoint: .*run\.npz' is damaged"):
         fit(SCHOOLS, checkpoint=path)
+
+
+@pytest.mark.slow
+def test_200_000_locals_end_where_their_integral_says() -> None:
+    """`y_n ~ N(x_n, 1)`, `x_n ~ N(mu, tau)`: with so many rows, mu and log tau are normal about their estimates."""
+    n = 200_000
+    rng = np.random.default_rng(0)
+    y = 3 + 2 * rng.normal(size=n) + rng.normal(size=n)
+
+    def density(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mu, log_tau, x = points[:, :1], points[:, 1], points[:, 2:]
+        pull = (x - mu) * np.exp(-2 * log_tau)[:, None]
+        squares = ((x - mu) * pull).sum(axis=1)
+        values = -0.5 * squares - n * log_tau - 0.5 * ((y - x) ** 2).sum(axis=1)
+        return values, np.column_stack([pull.sum(axis=1), squares - n, y - x - pull])
+
+    found = fit(tv.models.LogDensity(density, Layout(2, n, 1)))
+    assert found.status == "converged"
+    variance = y.var()
+    sds = [math.sqrt(variance / n), variance / (variance - 1) / math.sqrt(2 * n)]
+    off = (found.location[:2] - [y.mean(), 0.5 * math.log(variance - 1)]) / sds
+    np.testing.assert_allclose(off, 0, atol=0.3)
+    np.testing.assert_allclose(found.global_sds, sds, rtol=0.1)
