@@ -294,7 +294,8 @@ def judged(row: dict[str, Any], draws: Values) -> dict[str, Any]:
             means[f"{name}[{k}]" if flat.shape[2] > 1 else name] = [float(one.mean()), float(one.std(ddof=1))]
             r_hat = max(r_hat, float(split_gelman_rubin(one)))
             sizes = min(sizes, float(effective_sample_size(one)))
-    return {**row, "nuts_r_hat": r_hat, "nuts_ess": sizes, "means": {"nuts": means}}
+    size = next(iter(draws.values())).shape[1]
+    return {**row, "nuts_draws": size, "nuts_r_hat": r_hat, "nuts_ess": sizes, "means": {"nuts": means}}
 
 
 def timed(row: dict[str, Any], name: str, call: Callable[[], Any]) -> Any:
@@ -328,8 +329,9 @@ def main() -> None:
     else:
         row = NUTS[a.door](door, data, a.draws)
     sys.stdout.flush()
-    made = {name: settings()[name] for name in ("cpu", "machine_cores", "date")}
-    print(json.dumps({**row, **made, f"{a.part}_others": others(), f"{a.part}_load": os.getloadavg()[0]}))
+    made = {name: settings()[name] for name in ("machine_cores", "date")}
+    about = {"others": others(), "load": os.getloadavg()[0], "on": settings()["cpu"]}
+    print(json.dumps({**row, **made, **{f"{a.part}_{name}": value for name, value in about.items()}}))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ PROBLEMS = {
     "grouseticks": BOTH,
 }
 PARTS = {"fit": ["NumPyro", "PyMC", "Jax", "Stan"], "vi": BOTH, "nuts": [*BOTH, "Stan"]}  # and who has them
+DRAWS = {("VerbAgg", "NumPyro"): 3000, ("grouseticks", "NumPyro"): 3000, ("radon", "PyMC"): 3000}  # of others 1,000
 DONE = {"fit": "elbo", "vi": "vi_elbo", "nuts": "nuts_s"}  # the column that tells
 NEEDS = {"NumPyro": ["numpyro"], "PyMC": ["pymc"], "Jax": ["jax"], "Stan": ["bridgestan"], "Stan nuts": ["stan"]}
 KEY = ["problem", "door"]
@@ -45,13 +46,13 @@ TIMES = [
 COLUMNS = [
     *KEY, "d", "structure", "family", "difference", "status", "verdict", "elbo", "elbo_se", "gap", "gap_of",
     "gap_refined", "refine_ess", "not_refined", "model_lines", "lines_more", *TIMES,
-    "vi", "vi_elbo", "vi_elbo_se", "nuts_r_hat", "nuts_ess",
-    "nuts_divergent", "nuts_gap", *(f"{part}_{what}" for part in ("fit", "vi", "nuts") for what in ("others", "load")),
-    "cpu", "machine_cores", "date",
+    "vi", "vi_elbo", "vi_elbo_se", "nuts_draws", "nuts_r_hat", "nuts_ess",
+    "nuts_divergent", "nuts_gap",
+    *(f"{part}_{what}" for part in ("fit", "vi", "nuts") for what in ("others", "load", "on")), "machine_cores", "date",
 ]  # fmt: skip
 SHOWN = [
     *KEY, "difference", "elbo", "elbo_se", "gap", "gap_refined", "lines_more", "build_cpu_s", "fit_cpu_s",
-    "vi_elbo", "vi_cpu_s", "nuts_cpu_s", "nuts_r_hat",
+    "vi_elbo", "vi_cpu_s", "nuts_draws", "nuts_cpu_s", "nuts_r_hat",
 ]  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def main() -> None:
     parser.add_argument("--problems", nargs="*", choices=PROBLEMS, default=list(PROBLEMS))
     parser.add_argument("--doors", nargs="*", choices=list(PARTS["fit"]), default=list(PARTS["fit"]))
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--draws", type=int, default=1000, help="of NUTS, a chain, and as many to adapt")
+    parser.add_argument("--draws", type=int, help="of NUTS, a chain, and as many to adapt; by default DRAWS")
     parser.add_argument("--anew", action="store_true", help="also what is there already")
     a = parser.parse_args()
     wanted = [
@@ -142,7 +143,7 @@ def main() -> None:
             continue
         if not a.anew and DONE[part] in read().get((problem, door), {}):
             continue
-        row = case(problem, door, part, a.draws)
+        row = case(problem, door, part, a.draws or DRAWS.get((problem, door), 1000))
         if row is None:
             continue
         means = with_means(read_means(), problem, door, row.pop("means", {}))

@@ -101,8 +101,9 @@ def doors_table(path: Path = DOORS) -> str:
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     head = [
-        "| from | log density | ELBO | means | refined | lines | seconds | own VI: ELBO | seconds | NUTS: s | R-hat |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| from | log density | ELBO | means | refined | lines | seconds | own VI: ELBO | seconds |"
+        " NUTS: draws | seconds | R-hat |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     lines = []
     for problem in dict.fromkeys(row["problem"] for row in rows):
@@ -125,6 +126,7 @@ def _door_cells(row: dict[str, str]) -> list[str]:
         f"{float(row['build_cpu_s']) + float(row['fit_cpu_s']):.1f}",
         vi,
         _digits(row["vi_cpu_s"], 1),
+        _digits(row["nuts_draws"], 0),
         _digits(row["nuts_cpu_s"], 1),
         _digits(row["nuts_r_hat"], 3),
     ]
