@@ -40,6 +40,19 @@ def test_log_density_and_gradient_agree(bundled_model: tv.models.Model) -> None:
     np.testing.assert_allclose(slope, expected_slope, rtol=0, atol=1e-10 * abs(expected_slope).max())
 
 
+def test_log_terms_and_their_gradients_agree(bundled_model: tv.models.Model) -> None:
+    model, rng, runtime = bundled_model, np.random.default_rng(2), tv.start_julia()
+    if not model.has_term_gradients:
+        pytest.skip("locals that depend on each other")
+    points, weights = 0.5 * rng.standard_normal((5, model.dim)), rng.uniform(0, 2, (5, model.layout.n_local))
+    columns = [runtime.to_julia(array) for array in (points, weights)]
+    found = runtime.call(runtime.module.log_terms_and_gradient, model.to_julia(runtime), *columns)
+    expected = model.log_terms_and_gradient(points, weights)
+    for julias, numpys in zip(found, expected, strict=True):
+        julias = runtime.to_numpy(julias)
+        np.testing.assert_allclose(julias, numpys, rtol=0, atol=1e-12 * abs(numpys).max())
+
+
 @pytest.mark.parametrize(
     ("n_students", "n_items", "share"), [(600, 90, 0.03), (90, 600, 0.3), (700, 7, 1.0), (2, 2, 1.0)]
 )

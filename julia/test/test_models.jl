@@ -28,6 +28,41 @@ end
     end
 end
 
+const SPLIT = [
+    MODELS[[1, 2, 3, 5]]
+    P.rpoisson_noise(MODELS[2], true)
+    P.rpoisson_noise(MODELS[2], false)
+    P.irt_difficulties(MODELS[3])
+    P.other_prior(MODELS[2], 1, 3, P.HalfNormal(2.0), P.HalfStudentT(4.0, 1.0))
+]
+
+@testset "log terms add up, and each has a local of its own: $(nameof(typeof(model)))" for model in SPLIT
+    rng = MersenneTwister(9)
+    (; n_local, local_dim) = model.layout
+    points = 0.3 .* randn(rng, P.dim(model.layout), 3)
+    first_term, terms = P.log_terms(model, points)
+    @test size(terms) == (n_local, 3)
+    @test first_term .+ vec(sum(terms; dims=1)) ≈ P.log_density(model, points)
+    for n in 1:n_local
+        moved = copy(points)
+        moved[model.layout.n_global .+ (n - 1) * local_dim .+ (1:local_dim), :] .+= 0.1
+        other_first, others = P.log_terms(model, moved)
+        @test other_first == first_term
+        @test findall(vec(any(others .!= terms; dims=2))) == [n]
+    end
+    weights = rand(rng, n_local, 3)
+    again_first, again, slopes = P.log_terms_and_gradient(model, points, weights)
+    @test (again_first, again) == (first_term, terms)
+    weighted(x) = ((g, l) = P.log_terms(model, x); sum(g) + sum(weights .* l))
+    for place in CartesianIndices(points)
+        shift = zeros(size(points))
+        shift[place] = 1e-5
+        @test slopes[place] ≈ (weighted(points .+ shift) - weighted(points .- shift)) / 2e-5 atol = 1e-6 * maximum(abs, slopes)
+    end
+    @test P.log_terms_and_gradient(model, points, ones(n_local, 3))[3] ≈
+        only(Zygote.gradient(x -> sum(P.log_density(model, x)), points))
+end
+
 @testset "LKJ Cholesky: rows have norm 1, and the log-Jacobian is a numerical one's" begin
     D = 4
     v = 0.5 .* randn(MersenneTwister(8), D * (D - 1) ÷ 2)

@@ -48,6 +48,24 @@ function log_density_and_gradient!(values, slopes::AbstractMatrix, model::Model,
     return nothing
 end
 
+"""
+    log_terms(model, points)
+
+The log density as a sum: the global term of each point, and an `N x M` matrix of terms, of which the n-th depends on no
+local but the n-th. For models whose locals are independent given the globals; in whole arrays, as `log_density`.
+"""
+function log_terms end
+
+"""
+    log_terms_and_gradient(model, points, weights)
+
+`log_terms`, and the gradient of the global term plus the sum of the local ones, weighted by `weights` (`N x M`).
+"""
+function log_terms_and_gradient(model::Model, points::AbstractMatrix, weights::AbstractMatrix)
+    (global_term, local_terms), pullback = Zygote.pullback(x -> log_terms(model, x), points)
+    return global_term, local_terms, only(pullback((one.(global_term), weights)))
+end
+
 function check_size(model::Model, points::AbstractMatrix, results_fit::Bool)
     size(points, 1) == dim(model.layout) && results_fit ||
         throw(DimensionMismatch("points must have $(dim(model.layout)) rows and results the size of points"))
@@ -114,4 +132,10 @@ function log_density_and_gradient!(
     values .+= log_jacobian(model, points)
     outward!(slopes, model, points, inner)
     return nothing
+end
+
+"""The locals share the log-Jacobian equally."""
+function log_terms(model::InOtherCoordinates, points::AbstractMatrix)
+    global_term, local_terms = log_terms(model.inner, inward(model, points))
+    return global_term, local_terms .+ transpose(log_jacobian(model, points)) ./ model.layout.n_local
 end

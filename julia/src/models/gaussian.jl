@@ -16,6 +16,14 @@ function log_density(model::IsotropicGaussian, points::AbstractMatrix)
     return column_sums(abs2.(points .- T(model.mean))) .* T(-0.5 / model.variance) .+ constant
 end
 
+function log_terms(model::IsotropicGaussian, points::AbstractMatrix)
+    (; n_local, local_dim) = model.layout
+    z, y = split_points(model.layout, points)
+    normal(x) = abs2.(x .- model.mean) .* (-0.5 / model.variance) .- log(2π * model.variance) / 2
+    blocks = reshape(normal(y), local_dim, n_local, size(points, 2))
+    return column_sums(normal(z)), reshape(sum(blocks; dims=1), n_local, size(points, 2))
+end
+
 function log_density_gradient!(slopes::StridedMatrix{T}, model::IsotropicGaussian, points::StridedMatrix{T}, _) where {T}
     return slopes .= (T(model.mean) .- points) .* T(1 / model.variance)
 end

@@ -54,6 +54,26 @@ function cells_of_point(model::ItemResponse, log_gamma::AbstractVector, centre::
     return -vec(sum(abs.(model.signs) .* softplus.(-model.signs .* logits); dims=(1, 2)))
 end
 
+function log_terms(model::ItemResponse, points::AbstractMatrix)
+    K = size(model.signs, 1)
+    z, alpha = split_points(model.layout, points)
+    mu, log_s_beta, log_s_gamma = z[1:1, :], z[2:2, :], z[3:3, :]
+    log_gamma, beta = z[4:(3 + K), :], z[(4 + K):end, :]
+    normal(x, log_s) = sum(abs2, x; dims=1) .* exp.(-2 .* log_s) ./ -2 .- K .* log_s
+    prior =
+        student_t4.(mu) .+ half_student_t4_on_log_scale.(log_s_beta) .+ half_student_t4_on_log_scale.(log_s_gamma) .+
+        normal(log_gamma, log_s_gamma) .+ normal(beta, log_s_beta) .- K * log(2π)
+    terms_of(m) = students_of_point(model, log_gamma[:, m], beta[:, m] .+ mu[:, m], alpha[:, m])
+    students = reduce(hcat, [terms_of(m) for m in axes(points, 2)])
+    return vec(prior), students .- abs2.(alpha) ./ 2 .- log(2π) / 2
+end
+
+"""Log likelihood of each student's answers at one point."""
+function students_of_point(model::ItemResponse, log_gamma::AbstractVector, centre::AbstractVector, alpha::AbstractVector)
+    logits = exp.(log_gamma) .* alpha' .+ centre
+    return -vec(sum(abs.(model.signs) .* softplus.(-model.signs .* logits); dims=1))
+end
+
 # ---- difficulties in place of easinesses -----------------------------------------------------------------------------
 """
     Difficulties(inner)

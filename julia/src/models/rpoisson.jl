@@ -50,3 +50,17 @@ function log_density(model::RobustPoisson, points::AbstractMatrix)
     poisson = column_sums(terms .* model.y .- exp.(terms))
     return column_sums(normal .+ prior) .+ (poisson .+ eltype(poisson)(model.constant))
 end
+
+function log_terms(model::RobustPoisson, points::AbstractMatrix)
+    p = size(model.X, 2)
+    z, eta = split_points(model.layout, points)
+    log_scales, alpha, beta = z[1:3, :], z[4:4, :], z[5:end, :]
+    residual = eta .- model.X * beta .- alpha .- model.offset
+    squares = vcat(abs2.(alpha), sum(abs2, beta; dims=1))
+    sized = vcat(log_scales[1:1, :], p .* log_scales[2:2, :])
+    normal = squares .* exp.(-2 .* log_scales[1:2, :]) ./ -2 .- sized
+    prior = column_sums(normal) .+ column_sums(half_student_t4_on_log_scale.(log_scales)) .- (1 + p) / 2 * log(2π)
+    poisson = eta .* model.y .- exp.(eta) .- loggamma.(model.y .+ 1)
+    noise = abs2.(residual) .* exp.(-2 .* log_scales[3:3, :]) ./ -2 .- log_scales[3:3, :]
+    return prior, poisson .+ noise .- log(2π) / 2
+end

@@ -31,6 +31,13 @@ function log_density(model::OtherPrior, points::AbstractMatrix)
     return log_density(model.inner, points) .+ column_sums(changes)
 end
 
+function log_terms(model::OtherPrior, points::AbstractMatrix)
+    v = points[model.places, :]
+    changes = log_density_of.((model.prior,), v) .- log_density_of.((model.usual,), v)
+    global_term, local_terms = log_terms(model.inner, points)
+    return global_term .+ column_sums(changes), local_terms
+end
+
 function add_changes!(values::AbstractVector, model::OtherPrior, points::AbstractMatrix)
     for m in axes(points, 2), k in model.places
         values[m] += change_of_density(model, Float64(points[k, m]))
