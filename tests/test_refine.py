@@ -129,6 +129,37 @@ def test_nodes_follow_the_globals(poisson: Any, log_s_eta: float) -> None:
         assert slope[0, k] == pytest.approx(expected, abs=0.01 + 1e-3 * abs(expected))
 
 
+@pytest.mark.parametrize("spread", [0.3, 400.0])
+@pytest.mark.parametrize("nodes", ["a grid", "draws"])
+def test_a_models_own_way_of_nodes_gives_what_its_log_terms_do(spread: float, nodes: str) -> None:
+    """With an offset; nodes of the usual scale, whose exponentials overflow at 400, and after all have moved."""
+    rng = np.random.default_rng(5)
+    model = tv.models.RobustPoisson(rng.normal(size=(40, 2)), rng.poisson(3.0, size=40), rng.normal(size=40))
+    bound = tv.Structured().bind(model.layout)
+    parts = GlobalsAndLocals.of(bound, bound.initial_flat(np.full(model.dim, 0.4), spread))
+    t = 1.3 * rng.normal(size=(24, 40, 1))
+    rule = Rule.of(40, 1, 9) if nodes == "a grid" else Rule(t, 0.5 * (t * t).sum(axis=2), 24)
+    own, plain = LocalIntegrals(model, parts, rule), LocalIntegrals(model, parts, rule)
+    assert own._own is not None
+    plain._own = None
+    z = parts.mean + 0.5 * rng.normal(size=(7, 6))
+    centre = np.broadcast_to(parts.local_mean[:, None], (7, 40, 1)) + 0.1 * rng.normal(size=(7, 40, 1))
+    scale = np.broadcast_to(parts.local_scale, (7, 40, 1, 1))
+    for found, expected in zip(own.sums(z, centre, scale), plain.sums(z, centre, scale), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    for found, expected in zip(own.log_density_and_gradient(z), plain.log_density_and_gradient(z), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_subclass_has_its_own_log_terms_at_nodes(poisson: Any) -> None:
+    class Other(tv.models.RobustPoisson):
+        pass
+
+    bound = tv.Structured().bind(poisson.layout)
+    parts = GlobalsAndLocals.of(bound, bound.initial_flat(np.zeros(poisson.dim), 0.3))
+    assert LocalIntegrals(Other(poisson.X, poisson.y), parts, Rule.of(30, 1, 9))._own is None
+
+
 @pytest.mark.parametrize("size", [4, 6, 7, 11])
 @pytest.mark.parametrize("width", [0.02, 0.2, 0.4, 0.6, 0.8, 1.2])
 def test_a_local_between_two_nodes_is_not_missed(size: int, width: float) -> None:
@@ -306,7 +337,7 @@ def test_a_refined_fit_is_a_fit(groups: tuple[tv.Fit, tv.Fit], tmp_path: Path) -
     assert repr(loaded.refined) == repr(found)
     assert loaded.spec == refined.spec
     # weights are what `sample` and `summary` follow
-    draws = refined.sample(20_000, local=False)["s_eta"]
+    draws = refined.sample(200_000, local=False)["s_eta"]  # each draw as often as its weight says, but for one
     assert draws.mean() == pytest.approx(found.weights @ np.exp(found.draws[:, 2]), rel=1e-3)
     tree = refined.to_arviz(20, log_likelihood=False, posterior_predictive=False)
     assert tree["posterior"].attrs["log_evidence"] == found.log_evidence

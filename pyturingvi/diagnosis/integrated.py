@@ -18,6 +18,7 @@ import numpy as np
 from pyturingvi.diagnosis.nodes import Moments, Rule, move_by_moments, move_by_newton
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
+from pyturingvi.support.registry import defines
 
 _CHUNK_BYTES = 2 << 20  # what the model computes on should stay in cache
 _ROUNDS = 4
@@ -84,6 +85,7 @@ class LocalIntegrals:
 
     def __init__(self, model: Model, parts: GlobalsAndLocals, rule: Rule) -> None:
         self.model, self.parts, self.rule = model, parts, rule
+        self._own = model._at_nodes(rule.nodes, parts.local_scale) if defines(model, "_at_nodes") else None
 
     def log_density(self, z: np.ndarray, map_: Map = map) -> np.ndarray:
         """Log density (n,) of the globals z (n, d_z)."""
@@ -100,6 +102,7 @@ class LocalIntegrals:
         """Rows of z as many at a time as suit the cache."""
         layout = self.model.layout
         row_bytes = 8 * self.rule.count * (layout.dim + 4 * layout.n_local)
+        row_bytes = row_bytes if self._own is None else self._own.row_bytes
         rows = max(1, _CHUNK_BYTES // row_bytes)
         return [z[first : first + rows] for first in range(0, len(z), rows)]
 
@@ -112,13 +115,13 @@ class LocalIntegrals:
         total, shares = self.sums(z, centre, scale)
         todo = np.arange(len(z))
         for round_ in range(_ROUNDS):
-            moments = Moments.of(shares[todo], rule.nodes)
+            moments = Moments.of(shares[todo] if round_ else shares, rule.nodes)
             off = moments.misplaced
             again = off.any(axis=1)
             if not again.any():
                 break
             if not round_:
-                centre, scale = centre.copy(), scale.copy()
+                centre, scale, shares = centre.copy(), scale.copy(), shares.copy()
             todo, off = todo[again], off[again]
             c, s = centre[todo], scale[todo]
             if round_:
@@ -132,11 +135,14 @@ class LocalIntegrals:
     def moments(self, found: Integrals) -> tuple[np.ndarray, np.ndarray]:
         """Mean (m, N, d_y) and covariance (m, N, d_y, d_y) of each local given the globals and the data."""
         inner, scale = Moments.of(found.shares, self.rule.nodes), found.scale
-        mean = found.centre + (scale @ inner.mean[..., None])[..., 0]
-        return mean, scale @ inner.covariance @ np.swapaxes(scale, 2, 3)
+        times = np.multiply if scale.shape[-1] == 1 else np.matmul  # of many matrices with one entry
+        mean = found.centre + times(scale, inner.mean[..., None])[..., 0]
+        return mean, times(times(scale, inner.covariance), np.swapaxes(scale, 2, 3))
 
     def _with_gradient(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         found, d_z, count = self.at(z), z.shape[1], self.rule.count
+        if self._own is not None:
+            return found.log_density, self._own.slopes(z, *self.moments(found))
         points = self._points(z, found.centre, found.scale)
         weights = found.shares.reshape(len(points), -1)
         with np.errstate(all="ignore"):
@@ -160,16 +166,25 @@ class LocalIntegrals:
         points[:, :, d_z:] = locals_.reshape(m, len(nodes), -1)
         return points.reshape(-1, self.model.dim)
 
+    def _logs(self, z: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Global term (m,), and logs (m, K, N) of what is summed over the nodes; the caller may write to both."""
+        if self._own is not None:
+            prior, terms = self._own.terms(z, centre, scale)
+            terms += self.rule.log_weights
+            return prior, terms
+        prior, terms = self.model.log_terms(self._points(z, centre, scale))
+        return prior[:: self.rule.count], terms.reshape(len(z), self.rule.count, -1) + self.rule.log_weights
+
     def sums(self, z: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log density (m,) at z, and each node's share (m, K, N), with nodes around `centre`, `scale` wide."""
-        prior, terms = self.model.log_terms(self._points(z, centre, scale))
-        logs = terms.reshape(len(z), self.rule.count, -1) + self.rule.log_weights
+        prior, logs = self._logs(z, centre, scale)
         with np.errstate(invalid="ignore", divide="ignore"):
             largest = np.nan_to_num(logs.max(axis=1), nan=-np.inf, posinf=np.inf, neginf=-1e300)
             logs -= largest[:, None]
             shares = np.exp(logs, out=logs)
             sums = shares.sum(axis=1)
             shares /= sums[:, None]
-            determinants = np.log(np.abs(np.diagonal(scale, axis1=2, axis2=3))).sum(axis=2)
-            total = prior[:: self.rule.count] + (np.log(sums) + largest + determinants).sum(axis=1)
+            widths = np.diagonal(scale if scale.strides[0] else scale[:1], axis1=2, axis2=3)
+            determinants = np.log(np.abs(widths)).sum(axis=2)
+            total = prior + (np.log(sums) + largest + determinants).sum(axis=1)
         return total, shares

@@ -16,6 +16,7 @@ from pyturingvi.models.observed import Observation
 from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import LOG_2PI, refuse_outside, take_natural
 from pyturingvi.models.rpoisson_centred import CentredForm
+from pyturingvi.models.rpoisson_nodes import CentredNodes
 from pyturingvi.models.rpoisson_noise import NoiseForm
 from pyturingvi.models.rpoisson_prior import normals_and_scales
 from pyturingvi.priors import HalfStudentT
@@ -208,6 +209,9 @@ class RobustPoisson(OnePassModel):
         (sizes,) = self._on(z, sizes_of_globals=self._sizes * [1, 1, 0])
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             return normals_and_scales(self.priors, z, xp.zeros(len(z)), sizes) - 0.5 * (z.shape[1] - 3) * LOG_2PI
+
+    def _at_nodes(self, nodes: np.ndarray, usual: np.ndarray) -> CentredNodes | None:
+        return CentredNodes(self, nodes, usual) if self.parametrization == "centred" else None
 
     # ---- data ---------------------------------------------------------------------------------------------
     def _observations(self) -> dict[str, Observation]:
