@@ -23,6 +23,7 @@ from targets import (
     quick_fit,
     random_flat,
 )
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import pyturingvi as tv
 from pyturingvi.errors import InputError
@@ -32,7 +33,7 @@ from pyturingvi.layout import Layout
 from pyturingvi.optimize.noise import ELBO_STREAM, NoiseStream, generator
 from pyturingvi.optimize.objective import Objective
 from pyturingvi.optimize.rules import Rule, rule_from_config
-from pyturingvi.support.parallel import Workers
+from pyturingvi.support.parallel import Workers, one_blas_thread
 
 LAYOUT = Layout(2, 3, 2)
 MEAN_FIELD = MeanField()
@@ -353,7 +354,7 @@ def many_parameters() -> tv.models.Model:
     ("make", "settings"),
     [
         (lambda: BUNDLED["poisson"], {"n_iterations": 700, "elbo_every": 200, "elbo_samples": 1024}),
-        (irt_in_pieces, {"n_iterations": 4, "elbo_every": 2, "elbo_samples": 500}),
+        (irt_in_pieces, {"n_iterations": 4, "elbo_every": 2, "elbo_samples": 100}),
         (many_parameters, {"n_iterations": 3, "n_samples": 2, "optimizer": tv.Adam(1e-2)}),
         (many_parameters, {"n_iterations": 3, "n_samples": 2, "optimizer": tv.ProximalSGD(1e-3)}),
     ],
@@ -364,6 +365,17 @@ def test_threads_change_no_number(make: Any, settings: dict[str, Any]) -> None:
     one, two = (quick_fit(model, n_threads=n, **settings) for n in (1, 2))
     assert_same_run(one, two)
     assert one.n_updates == settings["n_iterations"]
+
+
+def test_blas_has_one_thread_inside_and_as_many_as_before_outside() -> None:
+    def threads() -> set[int]:
+        return {found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        before = threads()
+        with one_blas_thread():
+            assert threads() == {1}
+        assert threads() == before
 
 
 def test_a_users_function_is_called_from_the_fits_own_thread_alone() -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.from_slopes import SlopeIntegrals
@@ -157,6 +156,8 @@ def _along_lines(found: GlobalsCheck, integrals: SlopeIntegrals, root: np.ndarra
         logs = integrals.log_ratio(_ALONG[:, None] * line)
         if not np.isfinite(logs).all():
             continue
+        from scipy.interpolate import PchipInterpolator  # half a second to import
+
         logs = PchipInterpolator(_ALONG, logs - logs[len(logs) // 2])(_FINE) - 0.5 * _FINE**2
         density = np.exp(logs - logs.max())
         density /= density.sum()

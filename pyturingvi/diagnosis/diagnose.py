@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.check import GlobalsCheck, check_globals
 from pyturingvi.diagnosis.draws import log_ratios
@@ -25,6 +24,7 @@ from pyturingvi.optimize.memory import check_draws_memory
 from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.support.arguments import LARGEST_SEED, listed, whole_number
+from pyturingvi.support.parallel import one_blas_thread
 from pyturingvi.support.registry import defines
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         sd, spread = z.std(axis=0, ddof=1), float(ratios.std(ddof=1))
     moves, root = None, None
     try:
-        with threadpool_limits(1, user_api="blas"), np.errstate(all="ignore"):  # the products are too small for threads
+        with one_blas_thread(), np.errstate(all="ignore"):
             source = generator(np, seed, SAMPLE_STREAM, 3)
             if fit.refined is not None:
                 moves, root = _moves_of_refined(fit.refined, GlobalsAndLocals.of(bound, fit.params))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from pyturingvi.engines.base import Engine
 from pyturingvi.engines.numpy_natural import NumpyNaturalStepper
@@ -19,7 +18,7 @@ from pyturingvi.optimize.objective import Objective
 from pyturingvi.optimize.rules import RuleState
 from pyturingvi.settings import Settings
 from pyturingvi.support.array_namespace import namespace_for, to_numpy
-from pyturingvi.support.parallel import Workers, available_cores
+from pyturingvi.support.parallel import Workers, available_cores, one_blas_thread
 
 
 class NumpyEngine(Engine):
@@ -43,15 +42,14 @@ class NumpyEngine(Engine):
         stop_within: StopWithin | None = None,
     ) -> Outcome:
         if settings.optimizer.ends_by_itself:
-            with threadpool_limits(1, user_api="blas"), Workers(self.n_threads or available_cores()) as workers:
+            with one_blas_thread(), Workers(self.n_threads or available_cores()) as workers:
                 natural = NumpyNaturalStepper(model, settings, noise, workers)
                 return run_natural(natural, model, settings, initial, noise is not None, monitor)
         n_samples, n_iterations = settings.draws_of(model.layout), settings.most_updates
         xp = namespace_for(settings.device)
         dtype = np.dtype(settings.dtype)
         bound = settings.family.bind(model.layout, dtype, xp)
-        # the products are too small for BLAS threads, which would wait for each other beside ours
-        with threadpool_limits(1, user_api="blas"), Workers(self.n_threads or available_cores()) as workers:
+        with one_blas_thread(), Workers(self.n_threads or available_cores()) as workers:
             objective = Objective(model, bound, n_samples, workers)
             shape = (n_samples, bound.noise_dim)
             stream = (

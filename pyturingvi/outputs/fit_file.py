@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from dataclasses import asdict, dataclass
@@ -127,6 +128,11 @@ def read_fit(path: str | os.PathLike[str], model: Model | None) -> SavedFit:
 
 def versions_here() -> dict[str, str]:
     """The versions that a fit is made with."""
+    return {"python": sys.version.split()[0], "pyturingvi": _own_version(), "numpy": np.__version__}
+
+
+@functools.cache
+def _own_version() -> str:
     from importlib.metadata import version
 
-    return {"python": sys.version.split()[0], "pyturingvi": version("pyturingvi"), "numpy": np.__version__}
+    return version("pyturingvi")

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 from scipy.special import logsumexp
 
 from pyturingvi.refine.proposals import Gaussian
@@ -67,6 +66,8 @@ class Ridge:
 
     def cells(self) -> tuple[np.ndarray, np.ndarray]:
         """Edges (m + 1,) of fine cells of the walk, and the share (m,) that each has of the density along it."""
+        from scipy.interpolate import PchipInterpolator  # half a second to import
+
         edges = np.linspace(self.places[0], self.places[-1], _FINE + 1)
         logs = PchipInterpolator(self.places, self.logs)(0.5 * (edges[1:] + edges[:-1]))
         shares = np.exp(logs - logs.max())

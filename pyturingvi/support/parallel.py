@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,6 +26,20 @@ def available_cores() -> int:
 def _ignore_overflow() -> None:
     """A thread does not inherit np.errstate; a diverging run must be as silent here as in the main thread."""
     np.seterr(all="ignore")
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """A context in which BLAS works in one thread: products too small for its threads, which would wait for ours."""
+    limited: AbstractContextManager[Any] = _blas(len(sys.modules)).limit(limits=1, user_api="blas")
+    return limited
+
+
+@functools.lru_cache(maxsize=1)
+def _blas(n_modules: int) -> Any:
+    """The BLAS libraries, looked for anew (some milliseconds) only after an import, which may have loaded one."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 class Workers:
