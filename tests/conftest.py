@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 
 import matplotlib
 import pytest
+from left_out import leave_out_drawing, leave_out_processes
 from model_checks import BUNDLED
 from targets import GaussianTarget, hierarchical_normal
 
 import pyturingvi as tv
+from pyturingvi import cli
 from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, find_environment
 from pyturingvi.bridge.problems import examine_environment
 from pyturingvi.errors import EngineError
@@ -48,7 +51,16 @@ def ctrl_c_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return arrange
 
 
-_LONG = {"test_julia_package.py", "test_julia_runtime.py", "test_models_turing.py", "test_nuts.py"}
+_LONG = {  # with Julia, and without it
+    *("test_julia_package.py", "test_julia_runtime.py", "test_models_turing.py", "test_nuts.py"),
+    *(
+        "test_sweep_processes.py",
+        "test_refine.py",
+        "test_natural_fit.py",
+        "test_comparing.py",
+        "test_reproduce_files.py",
+    ),
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take minutes begin first, so that none is left over for one process at the end."""
+    """The files that take longest begin first, so that none is left over for one process at the end."""
     items.sort(key=lambda item: item.path.name not in _LONG)
 
 
@@ -93,6 +105,23 @@ def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[Any, str, str]]:
+    """The command line in this process, in a folder of its own: exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pyturingvi", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        return ended.value.code, shown.out, shown.err
+
+    return run
+
+
+@pytest.fixture
 def real() -> JuliaEnvironment:
     """The Julia environment that tests marked `julia` use."""
     found = find_environment()
@@ -105,6 +134,16 @@ def executor() -> Iterator[ThreadPoolExecutor]:
     """One thread of this process: no processes to start."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_drawing(monkeypatch)
+
+
+@pytest.fixture
+def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_processes(monkeypatch)
 
 
 @pytest.fixture

@@ -118,12 +118,9 @@ class Counting:
 def dense_mask(name: str, layout: Layout) -> np.ndarray:
     """Where C of the named family may be nonzero, entry by entry."""
     d, d_z, d_y = layout.dim, layout.n_global, layout.local_dim
-    mask = np.zeros((d, d), dtype=bool)
-    for i in range(d):
-        for j in range(i + 1):
-            same_block = i >= d_z and j >= d_z and (i - d_z) // d_y == (j - d_z) // d_y
-            mask[i, j] = {"mean-field": i == j, "structured": j < d_z or same_block, "full-rank": True}[name]
-    return mask
+    i, j = np.indices((d, d))
+    same_block = (j >= d_z) & ((i - d_z) // max(d_y, 1) == (j - d_z) // max(d_y, 1))
+    return (j <= i) & {"mean-field": i == j, "structured": (j < d_z) | same_block, "full-rank": True}[name]
 
 
 def dense_parameters(family: Family, layout: Layout, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -112,7 +112,7 @@ def test_a_peer_has_our_gradient(library, problem):
         from numpyro_models import flat_log_density
 
         jax.config.update("jax_enable_x64", True)
-        theirs = jax.value_and_grad(flat_log_density(model))
+        theirs = jax.jit(jax.value_and_grad(flat_log_density(model)))
     else:
         from pymc_models import density_and_gradient, peer_of
 

@@ -20,19 +20,10 @@ def run(*arguments, cwd, timeout=120):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, capsys):
+def here(tmp_path, command):
     """The command in this process, in a folder with one file: exit code, standard output and standard error."""
     (tmp_path / "file").write_text("a regular file")
-    monkeypatch.chdir(tmp_path)
-
-    def run_here(*arguments):
-        monkeypatch.setattr(sys, "argv", ["pyturingvi", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        shown = capsys.readouterr()
-        return ended.value.code, shown.out, shown.err
-
-    return run_here
+    return command
 
 
 def test_fit_writes_a_usable_fit_and_a_picture_and_prints_the_summary(tmp_path):
@@ -146,11 +137,11 @@ def test_a_simulated_problem_says_so_in_its_output_and_its_file_name(tmp_path, h
     assert {path.name for path in tmp_path.iterdir()} == {"file", "volatility-small-simulated-markov.npz"}
 
 
-def test_a_diverged_fit_is_saved_and_ends_with_code_1(tmp_path):
-    arguments = ("fit", "rpoisson-small", "--stepsize", 1e15, "--iterations", 50, "--quiet", "--no-plot")
-    done = run(*arguments, "--out", "here.npz", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "diverged" in done.stderr
+def test_a_diverged_fit_is_saved_and_ends_with_code_1(tmp_path, here):
+    options = "--stepsize 1e15 --iterations 50 --quiet --no-plot --out here.npz"
+    code, _, errors = here("fit", "rpoisson-small", *options.split())
+    assert code == 1
+    assert "diverged" in errors
     assert tv.load_fit(tmp_path / "here.npz").status == "diverged"
 
 

@@ -138,6 +138,7 @@ def test_a_comparison_drawn_again_leaves_its_csv_alone(script):
     assert contents(script.results) == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_committed_comparisons_can_be_read(script):
     for name in ("rpoisson-small", "rpoisson-small-released", "volatility-small", "irt-small-simulated"):
         code, out, err = script("compare_engines.py", name, "--from-csv")

@@ -295,7 +295,7 @@ def test_globals_drawn_alone_are_their_noise_through_the_first_rows_of_the_scale
 def test_globals_of_a_mean_field_are_drawn_without_their_matrix() -> None:
     layout = Layout(4_000, 1, 1)
     bound = MeanField().bind(layout)
-    flat = random_flat(MeanField(), layout, seed=4)
+    flat = np.random.default_rng(4).uniform(0.5, 1.5, 2 * layout.dim)
     assert peak_memory(lambda: bound.draw_globals(flat, np.random.default_rng(8), 10)) < 1e6  # the matrix: 128 MB
 
 

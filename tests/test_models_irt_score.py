@@ -116,10 +116,10 @@ def test_long_and_wide_tables_of_new_students_score_alike(fit):
 
 def test_scores_are_averaged_over_draws_of_the_items_from_the_fit(fit):
     codes = make_table(5, 8, seed=10)
-    drawn = fit.model.score(fit, codes, n_draws=200, seed=4)
-    assert drawn.equals(fit.model.score(fit, codes, n_draws=200, seed=4))
-    assert not drawn.equals(fit.model.score(fit, codes, n_draws=200, seed=5))
-    items = fit.sample(200, 4, local=False)
+    drawn = fit.model.score(fit, codes, n_draws=20, seed=4)
+    assert drawn.equals(fit.model.score(fit, codes, n_draws=20, seed=4))
+    assert not drawn.equals(fit.model.score(fit, codes, n_draws=20, seed=5))
+    items = fit.sample(20, 4, local=False)
     draws = zip(items["gamma"], items["beta"], items["mu_beta"], strict=True)
     alone = np.array([integrated(codes, gamma, beta + mu) for gamma, beta, mu in draws])
     np.testing.assert_allclose(drawn["mean"], alone[:, 0].mean(axis=0), atol=1e-8)

@@ -281,9 +281,9 @@ def test_three_doors_to_radon_agree(radon: ModuleType) -> None:
     of_jax, of_numpyro = in_jax.log_terms(in_jax.unconstrain(same)), in_numpyro.log_terms(points)
     np.testing.assert_allclose(of_jax[1], of_numpyro[1], rtol=1e-11, atol=1e-11)  # each county's, read from sums
     np.testing.assert_allclose(of_jax[0], of_numpyro[0], rtol=1e-11, atol=1e-11)
-    settings: dict[str, Any] = {"n_samples": 16, "progress": False, "elbo_every": 10_000}
-    one, two = (tv.fit(model, **settings).elbo.iloc[-1] for model in (by_hand, in_numpyro))
-    assert abs(one["elbo"] - two["elbo"]) < 2 * np.hypot(one["std_error"], two["std_error"])
+    settings: dict[str, Any] = {"n_samples": 16, "n_iterations": 30, "progress": False}
+    one, two = (tv.fit(model, **settings) for model in (by_hand, in_numpyro))
+    np.testing.assert_allclose(one.params, two.params, rtol=1e-7, atol=1e-7)  # the same noise, and the same slopes
 
 
 def test_a_saved_fit_has_names_draws_and_summary_without_the_model(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def odd() -> None:
     rate = numpyro.sample("rate", dist.LogNormal(0, 1))
     numpyro.factor("pull", -rate)
     with numpyro.plate("pair", 4):
-        numpyro.sample("pairs", dist.MultivariateNormal(jnp.zeros(2), rate * jnp.eye(2)), obs=PAIRS)
+        numpyro.sample("pairs", dist.Normal(jnp.zeros(2), jnp.sqrt(rate)).to_event(1), obs=PAIRS)
         with numpyro.handlers.mask(mask=COUNTS >= 0):
             numpyro.sample("counts", dist.Poisson(rate), obs=COUNTS)
 

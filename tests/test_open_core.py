@@ -387,6 +387,7 @@ def test_settings_that_a_file_lacks_have_their_defaults_and_later_ones_are_named
 
 
 # ---- one settings object ----------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("without_processes")
 def test_a_setting_has_the_same_bounds_everywhere(isotropic: tv.models.Model, tmp_path: Path) -> None:
     assert quick(isotropic, n_iterations=1, seed=2**70).spec.seed == 2**70
     grid = {"model": isotropic, "seed": 2**70, "n_iterations": 1, "engine": "numpy"}

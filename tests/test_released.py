@@ -155,6 +155,7 @@ def test_the_grid_of_the_released_variant(tmp_path: Path) -> None:
     assert in_order({cell.model.label for cell in cells})[0] == "rpoisson-small (released)"
 
 
+@pytest.mark.usefixtures("undrawn", "without_processes")
 def test_a_figure_of_the_released_variant_from_fits_to_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realistic, "SETTINGS", {**realistic.SETTINGS, "n_iterations": 4, "elbo_every": 2})
 

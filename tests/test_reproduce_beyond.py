@@ -1,5 +1,6 @@
 """The page `beyond`: default fits of small models beside Adam's from a table, and what is judged of them."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from pyturingvi.reproduce.beyond.verdicts import CLAIMS, judge
 from pyturingvi.reproduce.claims import BORNE_OUT, NOT_BORNE_OUT, UNSHOWN
 from pyturingvi.reproduce.figure import Job, reproduce
 
+pytestmark = pytest.mark.usefixtures("undrawn", "without_processes")
+
 N_SEEDS = {"rpoisson-small": 2, "irt-small": 1}
 
 
@@ -31,9 +34,14 @@ def small(name, data_dir=None, simulated=False):
     return model
 
 
+fit_once = functools.cache(fits.default_fit)
+
+
 @pytest.fixture
 def miniature(monkeypatch):
     monkeypatch.setattr(fits, "load_problem", small)
+    monkeypatch.setattr(fits, "_TIMED", (20,))
+    monkeypatch.setattr(fits, "default_fit", lambda *task: dict(fit_once(*task)))
     monkeypatch.setitem(fits.PRESETS, "quick", fits.Preset("miniature", N_SEEDS))
 
 

@@ -15,6 +15,8 @@ from pyturingvi.reproduce.synthetic import against_published, plan, problem, run
 from pyturingvi.reproduce.synthetic.plan import Run
 from pyturingvi.sweeps.result import load_sweep
 
+pytestmark = pytest.mark.usefixtures("undrawn", "without_processes")
+
 TINY = (
     Run("mean-field", 100, 43, 10, 0),
     Run("mean-field", 100, 43, 10, 1),
@@ -156,6 +158,7 @@ def test_a_call_that_ends_early_leaves_the_runs_made_and_one_before_any_nothing(
     status, error, words, tmp_path, monkeypatch
 ):
     def sweep(grid, out, **options):
+        assert options["n_workers"] == 3
         if n_made:
             tv.sweep(grid[:n_made], out=out, **options)
         found = load_sweep(out, grid)
@@ -163,7 +166,7 @@ def test_a_call_that_ends_early_leaves_the_runs_made_and_one_before_any_nothing(
         return found
 
     monkeypatch.setattr(runs, "sweep", sweep)
-    job = tiny_job(tmp_path)
+    job = tiny_job(tmp_path, n_workers=3)
     (tmp_path / "cells" / "cells").mkdir(parents=True)
     n_made = 0
     with pytest.raises(error):
@@ -206,8 +209,7 @@ def test_the_published_values_themselves_agree_everywhere(tmp_path):
     assert (points.ratio.dropna() == 1).all()
     assert points.last_before_divergence.sum() == 9
     np.testing.assert_allclose(job.read("scaling").ratio, 1)
-    for part in ("curves", "scaling"):
-        assert job.file(part, ".png").stat().st_size > 10_000
+    assert all(job.file(part, ".png").is_file() for part in ("curves", "scaling"))
     exponents = job.read("exponents").set_index("family")
     # least squares on the published points of figure 2, by numpy
     for family in FAMILIES:

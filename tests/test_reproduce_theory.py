@@ -9,13 +9,14 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from left_out import leave_out_drawing
 
 from pyturingvi import list_problems, load_problem, theory
 from pyturingvi.errors import DataError, EngineError, InputError
 from pyturingvi.models import IsotropicGaussian
 from pyturingvi.reproduce import theory as figure
 from pyturingvi.reproduce.figure import Job, reproduce
-from pyturingvi.reproduce.synthetic.problem import published_scaling
+from pyturingvi.reproduce.synthetic.problem import published_scaling, stepsizes
 from pyturingvi.reproduce.tasks import run_tasks
 from pyturingvi.reproduce.theory_report import (
     read,
@@ -37,6 +38,9 @@ def make_tiny(patch):
     patch.setattr(figure, "published_scaling", lambda: published_scaling().query("n <= 200"))
     patch.setattr(figure, "SCALE", np.array([0.5, 2.0]))
     patch.setattr(figure, "BORDER", np.array([-1.0, 0.25, 0.5, 0.75]))
+    patch.setattr(figure, "MOST_UPDATES", 300)
+    patch.setattr(figure, "stepsizes", lambda: np.append(stepsizes()[:20], stepsizes()[20::6]))
+    leave_out_drawing(patch)
 
 
 @pytest.fixture
