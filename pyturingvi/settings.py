@@ -19,7 +19,8 @@ from pyturingvi.optimize.memory import fit_bytes, natural_bytes
 from pyturingvi.optimize.natural_plan import CAP
 from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.natural_stages import choose_draws
-from pyturingvi.optimize.rules import Adam, Rule, get_rule
+from pyturingvi.optimize.read_rule import get_rule
+from pyturingvi.optimize.rules import Adam, Rule
 from pyturingvi.support.archive import digest
 from pyturingvi.support.arguments import LARGEST_SEED, positive_number, real_array, whole_number
 from pyturingvi.support.array_namespace import DTYPES

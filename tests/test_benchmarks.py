@@ -219,7 +219,7 @@ def test_a_front_door_has_the_density_of_its_source(door, library):
 
 
 def test_lines_of_a_model_are_those_with_code():
-    from door_case import lines_of
+    from door_sources import lines_of
 
     def model(y):
         """Not this one."""

@@ -17,7 +17,7 @@ from targets import GaussianTarget, quick_fit
 import pyturingvi as tv
 from pyturingvi.engines.selection import obstacle
 from pyturingvi.errors import EngineError, InputError, OutputError
-from pyturingvi.optimize.rules import rule_from_config
+from pyturingvi.optimize.read_rule import rule_from_config
 from pyturingvi.settings import Settings
 from pyturingvi.support.archive import read_archive, write_archive
 

@@ -32,7 +32,8 @@ from pyturingvi.families.base_distributions import base_distribution
 from pyturingvi.layout import Layout
 from pyturingvi.optimize.noise import ELBO_STREAM, NoiseStream, generator
 from pyturingvi.optimize.objective import Objective
-from pyturingvi.optimize.rules import Rule, rule_from_config
+from pyturingvi.optimize.read_rule import rule_from_config
+from pyturingvi.optimize.rules import Rule
 from pyturingvi.support.parallel import Workers, one_blas_thread
 
 LAYOUT = Layout(2, 3, 2)

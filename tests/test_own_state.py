@@ -13,7 +13,7 @@ from targets import quick_fit as fit
 import pyturingvi as tv
 from pyturingvi.engines.selection import obstacle
 from pyturingvi.errors import InputError, OutputError
-from pyturingvi.optimize.rules import rule_from_config
+from pyturingvi.optimize.read_rule import rule_from_config
 from pyturingvi.settings import Settings, model_digest
 from pyturingvi.support.archive import read_archive, write_archive
 

@@ -13,7 +13,8 @@ from pyturingvi.errors import InputError, MemoryLimitError
 from pyturingvi.families import Family, get_family
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import available_memory, check_memory, fit_bytes
-from pyturingvi.optimize.rules import Rule, get_rule
+from pyturingvi.optimize.read_rule import get_rule
+from pyturingvi.optimize.rules import Rule
 from pyturingvi.settings import Settings
 
 MOST_PARAMS = 20_000_000  # of a family that is compared: beyond it, hundreds of updates take many minutes

@@ -17,7 +17,7 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.averaging import PolynomialAveraging
 from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
-from pyturingvi.optimize.rules import rule_from_config
+from pyturingvi.optimize.read_rule import rule_from_config
 from pyturingvi.settings import FitSpec, Settings
 
 _REACH, _REACH_SDS, _DRAWS = 2.0, 3.0, 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import ModuleType
@@ -13,10 +12,8 @@ import numpy as np
 from pyturingvi.errors import EngineError, InputError
 from pyturingvi.layout import Layout
 from pyturingvi.models.checks import check_values
-from pyturingvi.models.labels import label_text
+from pyturingvi.models.named_values import NamedValues
 from pyturingvi.models.observed import Observes
-from pyturingvi.models.parts import take_natural
-from pyturingvi.support.arguments import real_array
 from pyturingvi.support.array_namespace import Array, namespace_of
 from pyturingvi.support.registry import Named, Registry, defines
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from pyturingvi.bridge.runtime import Runtime
 
 
-class Model(Named, Observes, ABC):
+class Model(Named, NamedValues, Observes, ABC):
     """A fully normalized log density over `[z, y_1, ..., y_N]` in unconstrained space.
 
     Subclasses implement the underscored methods on checked input; users call the public ones. All arrays with
@@ -83,12 +80,19 @@ class Model(Named, Observes, ABC):
             f"({layout.n_global:,} global, {layout.n_local:,} local{f' of {layout.local_dim}' * (layout.n_local > 0)})>"
         )
 
-    # ---- public interface ---------------------------------------------------------------------------------
     @property
-    def dim(self) -> int:
-        """Length d of the flat unconstrained vector."""
-        return self.layout.dim
+    def description(self) -> str:
+        """What messages call a model of this class."""
+        cls = type(self)
+        bundled = cls.__module__.startswith("pyturingvi.")
+        return f"tv.models.{cls.__name__}" if bundled else f"{cls.__qualname__}, a model of your own"
 
+    @property
+    def _contents(self) -> list[str]:
+        """What it holds, in words for its repr: "316 students" and the like."""
+        return []
+
+    # ---- public interface ---------------------------------------------------------------------------------
     def log_density(self, points: Array) -> Array:
         """Log density of each point, log-Jacobians included.
 
@@ -198,70 +202,6 @@ class Model(Named, Observes, ABC):
         """Location (d,) and factor of the identity in the scale that every family's best fit has, where known."""
         return None
 
-    def constrain(self, points: Array) -> dict[str, Array]:
-        """Map (M, d) unconstrained points to named arrays (M, ...) in the natural space."""
-        points = self._check_points(points)
-        n_global = self.layout.n_global
-        return {**self._constrain_global(points[:, :n_global]), **self._constrain_local(points)}
-
-    def constrain_global(self, points: Array) -> dict[str, Array]:
-        """The global part of `constrain`, from (M, d_z) points: the locals need not be drawn."""
-        return self._constrain_global(self._check_points(points, self.layout.n_global, "global points"))
-
-    def unconstrain(self, values: Mapping[str, Any]) -> np.ndarray:
-        """Inverse of `constrain`: named natural values (M, ...) to (M, d) unconstrained points.
-
-        Derived quantities (such as volatility's `Q`) may be present and are ignored.
-
-        Raises
-        ------
-        InputError
-            If a name is missing, a shape is wrong or a value lies outside its support.
-        """
-        if not isinstance(values, Mapping):
-            raise InputError(
-                f"{self.name}: unconstrain takes a dictionary of named arrays, got {type(values).__name__}."
-            )
-        arrays = {str(key): real_array(f"{self.name}: {key!r}", value) for key, value in values.items()}
-        return self._unconstrain(arrays)
-
-    # ---- names --------------------------------------------------------------------------------------------
-    @property
-    def description(self) -> str:
-        """What messages call a model of this class."""
-        cls = type(self)
-        bundled = cls.__module__.startswith("pyturingvi.")
-        return f"tv.models.{cls.__name__}" if bundled else f"{cls.__qualname__}, a model of your own"
-
-    @property
-    def global_labels(self) -> list[str]:
-        """A name for each unconstrained global coordinate, length d_z, e.g. 'log s_eta' or 'beta[age]'."""
-        return [f"z[{k}]" for k in range(self.layout.n_global)]
-
-    @property
-    def dims(self) -> dict[str, list[str]]:
-        """Names of the axes behind M of each natural variable, e.g. {'beta': ['covariate'], 's_eta': []}."""
-        axes = {"z": ["global"], "y": ["block", "local"]}
-        return {name: axes[name] for name in self._natural_shapes}
-
-    @property
-    def coords(self) -> dict[str, list[Any]]:
-        """Labels along each axis named in `dims`, e.g. {'covariate': ['age', ...], 'row': [0, 1, ...]}."""
-        layout = self.layout
-        sizes = {"global": layout.n_global, "block": layout.n_local, "local": layout.local_dim}
-        return {axis: list(range(size)) for axis, size in sizes.items() if size}
-
-    @property
-    def global_names(self) -> list[str]:
-        """Natural variables that depend on the globals alone, in summary order."""
-        return list(self.constrain_global(np.zeros((1, self.layout.n_global))))
-
-    def scalar_labels(self, name: str) -> list[str]:
-        """One label for each scalar of a natural variable, e.g. `beta[age]`."""
-        coords, axes = self.coords, self.dims[name]
-        labels = [",".join(map(label_text, index)) for index in itertools.product(*(coords[axis] for axis in axes))]
-        return [f"{name}[{label}]" for label in labels] if axes else [name]
-
     # ---- for the engines ----------------------------------------------------------------------------------
     @property
     def engines(self) -> frozenset[str]:
@@ -343,46 +283,7 @@ class Model(Named, Observes, ABC):
         """
         return None
 
-    # ---- natural space, where nothing else is said: z and y as they stand in the flat vector ----------------------
-    @property
-    def _natural_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes behind M of z and y; an empty part is left out."""
-        layout = self.layout
-        shapes: dict[str, tuple[int, ...]] = {"z": (layout.n_global,), "y": (layout.n_local, layout.local_dim)}
-        return {name: shape for name, shape in shapes.items() if shape[0]}
-
-    def _constrain_global(self, z: Array) -> dict[str, Array]:
-        return {"z": z.copy()} if z.shape[1] else {}
-
-    def _constrain_local(self, points: Array) -> dict[str, Array]:
-        blocks, layout = points[:, self.layout.n_global :].copy(), self.layout
-        return {"y": blocks.reshape(-1, layout.n_local, layout.local_dim)} if layout.n_local else {}
-
-    def _unconstrain(self, values: dict[str, np.ndarray]) -> np.ndarray:
-        found = take_natural(values, self._natural_shapes, self.name)
-        return np.concatenate([array.reshape(array.shape[0], -1) for array in found.values()], axis=1)
-
-    @property
-    def _contents(self) -> list[str]:
-        """What it holds, in words for its repr: "316 students" and the like."""
-        return []
-
     # ---- help for subclasses ------------------------------------------------------------------------------
-    def _check_points(self, points: Array, length: int | None = None, what: str = "points") -> Array:
-        length = self.dim if length is None else length
-        xp = namespace_of(points)
-        if xp is np and not isinstance(points, np.ndarray):
-            points = real_array(f"{self.name}: {what}", points)
-        if points.dtype not in (np.float64, np.float32):
-            if points.dtype.kind not in "iubf":
-                raise InputError(f"{self.name}: {what} must be real numbers, got dtype {points.dtype}.")
-            points = points.astype(np.float64)
-        if points.ndim == 1:
-            points = points[None, :]
-        if points.ndim != 2 or points.shape[1] != length:
-            raise InputError(f"{self.name}: {what} must have shape (M, {length}), got {points.shape}.")
-        return xp.ascontiguousarray(points)
-
     def _on(self, points: Array, **arrays: np.ndarray) -> tuple[Array, ...]:
         """The model's data in the namespace and dtype of `points`, converted once and kept."""
         xp: ModuleType = namespace_of(points)

@@ -9,20 +9,19 @@ from __future__ import annotations
 import math
 import numbers
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from types import ModuleType
 from typing import Any, ClassVar
 
-from pyturingvi.errors import InputError, unknown_name
+from pyturingvi.errors import InputError
 from pyturingvi.families.base import BoundFamily
 from pyturingvi.optimize.objective import Batch
-from pyturingvi.optimize.operators import Operator, ProximalEntropy, ScaleProjection, operator_from_config
+from pyturingvi.optimize.operators import Operator, ProximalEntropy, ScaleProjection
 from pyturingvi.optimize.schedules import Schedule, as_schedule
 from pyturingvi.support.arguments import positive_number
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.parallel import Workers
-from pyturingvi.support.registry import CLASS_KEY, Named, Registry, describe
+from pyturingvi.support.registry import Named, Registry, describe
 
 _SLICE = 32_768  # entries: parameters, gradient, moments and scratch of one slice fit in a core's L2 cache
 _PARALLEL_FROM = 500_000  # below this, handing slices to threads costs more than it gains
@@ -284,42 +283,3 @@ class ProjectedSGD(SGD):
 RULES = Rule.registry
 for _class in (Adam, SGD, ProximalSGD, ProjectedSGD):
     RULES.add(_class)
-
-
-def get_rule(optimizer: Any, stepsize: Any = None) -> Rule:
-    """Read the `optimizer=` argument: a rule, or with a stepsize beside it the name of one.
-
-    Raises
-    ------
-    InputError
-        If it is not one of the rules.
-    """
-    if isinstance(optimizer, Rule):
-        if stepsize is not None and optimizer.ends_by_itself:
-            raise InputError(f"stepsize={stepsize!r}: {type(optimizer).__name__} takes none; give tv.Adam() beside it.")
-        return optimizer if stepsize is None else replace(optimizer, stepsize=stepsize)
-    if isinstance(optimizer, str):
-        if optimizer not in RULES:
-            raise unknown_name("optimizer", optimizer, RULES)
-        if RULES[optimizer].ends_by_itself:
-            if stepsize is not None:
-                raise InputError(f"optimizer={optimizer!r} takes no stepsize.")
-            return RULES[optimizer]()  # type: ignore[call-arg]
-        if stepsize is None:
-            name = RULES[optimizer].__name__
-            raise InputError(f"optimizer={optimizer!r} needs a stepsize: tv.{name}(1e-3), or in a grid stepsize=.")
-        return RULES[optimizer](stepsize)
-    if isinstance(optimizer, type) and issubclass(optimizer, Rule):
-        raise InputError(f"optimizer={optimizer.__name__} is a class: write optimizer=tv.{optimizer.__name__}(1e-3).")
-    raise InputError(
-        "optimizer must be tv.NaturalGradient(...), tv.Adam(...), tv.SGD(...), tv.ProximalSGD(...) or "
-        f"tv.ProjectedSGD(...), got {optimizer!r}."
-    )
-
-
-def rule_from_config(config: Mapping[str, Any]) -> Rule:
-    """Rebuild a rule from what `Rule.config` gave."""
-    options = {key: value for key, value in config.items() if key not in ("rule", CLASS_KEY)}
-    if options.get("operator") is not None:
-        options["operator"] = operator_from_config(options["operator"])
-    return RULES.find(config["rule"], config)(**options)
