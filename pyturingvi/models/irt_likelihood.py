@@ -63,20 +63,21 @@ def terms_by_cells(
     slopes = None if weights is None else xp.empty_like(alpha)
     pulls = None if weights is None else xp.zeros((*half_gamma.shape, 2))
     n_items, n_students = signs.shape
-    step = _block_shape(xp, alpha.dtype.itemsize, 1, n_items, n_students)[1]
+    n_rows, step = _block_shape(xp, alpha.dtype.itemsize, alpha.shape[0], n_items, n_students)
     for j in range(0, n_students, step):
         block = signs[:, j : j + step]
-        for m in range(alpha.shape[0]):
-            part = alpha[m, j : j + step]
-            h = half_gamma[m, :, None] * part + half_centre[m, :, None]
+        there = abs(block)
+        for m in range(0, alpha.shape[0], n_rows):
+            rows, columns = slice(m, m + n_rows), slice(j, j + step)
+            part = alpha[rows, columns]
+            h = half_gamma[rows, :, None] * part[:, None, :] + half_centre[rows, :, None]
             h *= block
-            there = abs(block)
-            logs[m, j : j + step] = -(there * xp.logaddexp(0.0, -2.0 * h)).sum(axis=0)
+            logs[rows, columns] = -(there * xp.logaddexp(0.0, -2.0 * h)).sum(axis=1)
             if weights is not None and slopes is not None and pulls is not None:
                 pull = block * (there - xp.tanh(h))
-                slopes[m, j : j + step] = half_gamma[m] @ pull
-                w = weights[m, j : j + step]
-                pulls[m] += pull @ xp.stack([w * part, w], axis=1)
+                slopes[rows, columns] = (half_gamma[rows, None, :] @ pull)[:, 0]
+                w = weights[rows, columns]
+                pulls[rows] += pull @ xp.stack([w * part, w], axis=2)
     return logs, slopes, pulls
 
 

@@ -162,6 +162,8 @@ def _cut(half_gamma: np.ndarray, alpha: np.ndarray) -> _Cut | None:
 
 def _cut_at_multiples(half_gamma: np.ndarray, alpha: np.ndarray) -> _Cut | None:
     """The same with panels counted from 0: what an ability gives is then the same bit for bit among any others."""
+    if not _N_NODES < _MAX_NODES_PER_STUDENT * alpha.size:  # one panel is too many
+        return None
     per_unit = max(2.0 * _PANELS_PER_LOGIT * float(half_gamma.max()), 1e-300)
     t = alpha * per_unit
     whole = np.floor(t)

@@ -166,12 +166,22 @@ class DenseTable:
         # neighbouring points often have the same items and other abilities: the nodes of an integral
         same = (half_gamma[1:] == half_gamma[:-1]).all(axis=1) & (half_centre[1:] == half_centre[:-1]).all(axis=1)
         bounds = [0, *(np.flatnonzero(~same) + 1).tolist(), len(alpha)]
-        parts = []
-        for first, stop in itertools.pairwise(bounds):
+
+        def rows_of(first: int, stop: int) -> tuple[Array, Array, Array, Array, Array | None]:
             rows = slice(first, stop)
-            w = None if weights is None else weights[rows]
-            found = complete_terms(half_gamma[first], half_centre[first], alpha[rows], signs, w)
-            parts.append(found or terms_by_cells(xp, half_gamma[rows], half_centre[rows], alpha[rows], signs, w))
+            return half_gamma[rows], half_centre[rows], alpha[rows], signs, None if weights is None else weights[rows]
+
+        found = []
+        for first, stop in itertools.pairwise(bounds):
+            gamma, centre, *rest = rows_of(first, stop)
+            found.append((first, stop, complete_terms(gamma[0], centre[0], *rest)))
+        parts: list[tuple[Array, Array | None, Array | None]] = []
+        for _, group in itertools.groupby(found, lambda one: one[2] is None):
+            those = list(group)
+            # points for which panels do not pay, as those of a small table, are taken together
+            parts += [one for *_, one in those if one is not None] or [
+                terms_by_cells(xp, *rows_of(those[0][0], those[-1][1]))
+            ]
         logs, slopes, pulls = zip(*parts, strict=True)
         if weights is None:
             return np.concatenate(logs), None, None
