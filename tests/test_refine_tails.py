@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -9,6 +12,7 @@ from scipy import special, stats
 import pyturingvi as tv
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.refine.proposals import Gaussian
+from pyturingvi.refine.refine import _Stepping
 from pyturingvi.refine.refinement import Refinement
 from pyturingvi.refine.tails import LARGEST_BEYOND, Ridge, Tails, find_ridges
 from pyturingvi.refine.weighted_draws import WeightedDraws
@@ -214,3 +218,26 @@ def test_the_scale_of_the_eight_schools_is_that_of_quadrature(centred: bool) -> 
     np.testing.assert_allclose((refined.location[:2] - mean) / sd, 0, atol=0.1)
     np.testing.assert_allclose(refined.global_sds / sd, 1, atol=0.1)
     assert refined.diagnose().verdict == "good"
+
+
+def test_integrals_that_change_with_the_nodes_far_out_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By a density that 4 nodes have and 8 have not, far out to the left of log tau alone."""
+    with pytest.warns(tv.ConvergenceWarning):  # of the fit before it is refined
+        fit = tv.fit(schools(centred=True), "structured", progress=False)
+    integrals = _Stepping._integrals
+
+    def barred(stepping: Any, rule: Any, z: np.ndarray) -> np.ndarray:
+        logs = integrals(stepping, rule, z)
+        sd = np.linalg.norm(stepping.scale[1])
+        return logs - 2.0 * ((z[:, 1] < stepping.mean[1] - 4 * sd) & (rule.size == 4))
+
+    monkeypatch.setattr(_Stepping, "_integrals", barred)
+    with pytest.warns(tv.ConvergenceWarning, match="Far out along .* change with the number of nodes, which is 4"):
+        refined = fit.refine(n_nodes=4, progress=False)
+    assert refined.refined is not None
+    assert refined.refined.coarse == [refined.model.global_labels[1]]
+    refined.save(tmp_path / "fit.npz")
+    for one in (refined, tv.load_fit(tmp_path / "fit.npz", model=fit.model)):
+        diagnosis = one.diagnose()
+        assert diagnosis.verdict != "good"
+        assert any("Far out along" in reason for reason in diagnosis.reasons)

@@ -24,7 +24,7 @@ from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.refine.integrated_model import IntegratedModel
 from pyturingvi.refine.proposals import Gaussian, weighted_covariance
 from pyturingvi.refine.refinement import LEAST_SHARE, Refinement
-from pyturingvi.refine.tails import LARGEST_BEYOND
+from pyturingvi.refine.tails import LARGEST_BEYOND, LOOKED, LOW
 from pyturingvi.refine.weighted_draws import WeightedDraws
 from pyturingvi.settings import FitSpec, Settings
 from pyturingvi.support.parallel import Workers, available_cores
@@ -37,6 +37,7 @@ _FIRST_SIZES = {1: 8, 2: 6}  # nodes along each variable of a local, doubled whe
 _FIRST_DRAWS = 128
 _MOST_NODES = 1 << 12  # of an integral
 _SAME = 0.05  # nats: spread over z of what twice the nodes change, which is what weights and steps feel
+_FAR = 0.3  # nats: such a change far out, with twice the nodes, makes or hides a tail
 _CHECKED = 16  # globals at which integrals are compared with twice the nodes
 _LOCALS_AT = 128  # globals over which the locals' moments are taken
 _MOST_UPDATES = 1000
@@ -161,6 +162,20 @@ class _Stepping:
         )
         return rule
 
+    def _coarse(self, rule: Rule, top: float) -> list[str]:
+        """Globals along which twice the nodes change the density far out, where a tail would be hidden or made up.
+
+        Looked at to either side of the mean, the others as they go with it, down to so much below `top`.
+        """
+        along = self.scale @ (self.scale / np.linalg.norm(self.scale, axis=1, keepdims=True)).T
+        z = self.mean + np.multiply.outer(np.concatenate([-LOOKED, LOOKED]), along.T)
+        z = z.reshape(-1, len(self.mean))
+        here, there = self._integrals(rule, z), self._integrals(self._rule(2 * rule.size), z)
+        change = there - here
+        off = (np.abs(change - np.median(change)) > _FAR) & (np.fmax(here, there) > top - LOW)
+        which = off.reshape(-1, len(self.mean)).any(axis=0)
+        return [label for label, coarse in zip(self.model.global_labels, which, strict=True) if coarse]
+
     def _integrals(self, rule: Rule, z: np.ndarray) -> np.ndarray:
         map_ = self.workers.map if self.model.thread_safe else map
         return LocalIntegrals(self.model, self.parts, rule).log_density(z, map_)
@@ -206,6 +221,7 @@ class _Stepping:
             n_steps=n_steps,
             tails=[model.global_labels[ridge.k] for ridge in draws.ridges],
             endless=[model.global_labels[ridge.k] for ridge in draws.ridges if ridge.beyond > LARGEST_BEYOND],
+            coarse=self._coarse(rule, float(np.nanmax(draws.logs))),
         )
 
     # ---- the result as a Gaussian -------------------------------------------------------------------------
@@ -244,6 +260,8 @@ class _Stepping:
             )
         if found.endless:
             self.problems.append(found.endless_words)
+        if found.coarse:
+            self.problems.append(found.coarse_words)
         vague = found.vague_words(list(self.model.global_labels))
         if vague:
             self.problems.append(vague)

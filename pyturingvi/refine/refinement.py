@@ -45,6 +45,8 @@ class Refinement:
         made along it too.
     endless : list of str
         Those of them whose density falls so slowly that a good part of it may lie farther out than was looked.
+    coarse : list of str
+        Globals far out along which the integrals over the locals still change with the number of nodes.
     """
 
     draws: np.ndarray
@@ -61,6 +63,7 @@ class Refinement:
     n_steps: int
     tails: list[str] = field(default_factory=list)
     endless: list[str] = field(default_factory=list)
+    coarse: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<Refinement: {self.words}>"
@@ -81,6 +84,15 @@ class Refinement:
         return (
             f"The density falls so slowly along {listed} that a good part of it may lie farther out than was looked: "
             "the posterior may have no mean there. A prior that falls faster mends that."
+        )
+
+    @property
+    def coarse_words(self) -> str:
+        """What is told of `coarse`."""
+        return (
+            f"Far out along {', '.join(self.coarse)} the integrals over the locals still change with the number of "
+            f"nodes, which is {self.n_nodes}: locals become too narrow there, and the standard deviations may be off. "
+            "A larger n_nodes may do; tv.sample_nuts is the reference."
         )
 
     def vague_words(self, labels: list[str]) -> str:

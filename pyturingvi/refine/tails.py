@@ -17,11 +17,11 @@ from scipy.special import logsumexp
 
 from pyturingvi.refine.proposals import Gaussian
 
-_LOOKED = np.array([1.5, 3.0, 4.5])  # standard deviations to which every global is walked along
+LOOKED = np.array([1.5, 3.0, 4.5])  # standard deviations to which every global is walked along
 _FALL = 6.0  # nats that the density has fallen there, on either side, where there is no tail; a Gaussian has 10
 _ON = np.array([6.0, 8.0, 10.5, 14.0, 18.5, 25.0, 33.0, 44.0, 60.0])
 _SETTLED = 3  # steps of the others at each place of a walk, none longer than the way there
-_LOW = 12.0  # nats below the highest: what lies beyond is not missed
+LOW = 12.0  # nats below the highest: what lies beyond is not missed
 _FINE = 2000
 _WIDER = 1.1  # of the other globals, so that their weights are bounded
 _RARE = math.log(4.0)  # draws a quarter as dense as they should be, or less
@@ -139,11 +139,11 @@ def find_ridges(frame: Gaussian, with_gradient: WithGradient) -> list[Ridge]:
     d = len(along)
     start = float(with_gradient(frame.mean[None])[0][0])
     walks = [_Walk(sign * one, [(0.0, np.zeros(d), start)]) for sign in (-1, 1) for one in along]
-    for t in _LOOKED:
+    for t in LOOKED:
         _go(frame, walks, t, with_gradient)
     wide = [k for k in range(d) if min(walks[k].fall, walks[d + k].fall) < _FALL]
     for t in _ON:
-        _go(frame, [one for k in wide for one in (walks[k], walks[d + k]) if one.fall < _LOW], t, with_gradient)
+        _go(frame, [one for k in wide for one in (walks[k], walks[d + k]) if one.fall < LOW], t, with_gradient)
     found = []
     for k in wide:
         both = [(-t, other, log) for t, other, log in walks[k].seen[:0:-1]] + walks[d + k].seen
