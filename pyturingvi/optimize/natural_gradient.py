@@ -19,7 +19,7 @@ from pyturingvi.support.parallel import Workers
 _PIECE_BYTES = 1 << 21
 _SUM_BYTES = 64 << 20
 _MOST_SUMS = 4
-_SPLIT_FROM = 400_000  # numbers in the noise of an update: with fewer, threads wait for the interpreter and each other
+_SPLIT_FROM = 75_000  # numbers in the noise of an update: with fewer, threads wait for each other longer than they work
 
 
 @dataclass(frozen=True)
