@@ -449,7 +449,7 @@ def test_the_stages_go_through_structured() -> None:
 
 # ---- draws -------------------------------------------------------------------------------------------------
 def stream(mirrored: bool, n_heads: int = 3, dim: int = 7) -> AntitheticStream:
-    return AntitheticStream(Gaussian(), 5, dim, n_heads, np.dtype(np.float64), np, mirrored)
+    return AntitheticStream(Gaussian(), 5, dim, n_heads, np.dtype(np.float64), np, mirrored=mirrored)
 
 
 @pytest.mark.parametrize("frames", [False, True])

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.from_slopes import SlopeIntegrals
 from pyturingvi.diagnosis.moves import without_outliers
@@ -22,6 +21,7 @@ from pyturingvi.families.base import BoundFamily
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
+from pyturingvi.support.parallel import one_blas_thread
 
 LARGE_MOVE, LARGE_RATIO = 2.0, 2.0  # of a mean, in the fit's sds, and of a sd: the fit is not to be used as it is
 MOVED, RESIZED = 0.5, 1.3  # what is told: of a mean, in the fit's standard deviations, and of a standard deviation
@@ -109,7 +109,7 @@ def check_globals(model: Model, bound: BoundFamily, flat: np.ndarray, seed: int,
     """
     d_z = model.layout.n_global
     source = generator(np, seed, SAMPLE_STREAM, 11)
-    with threadpool_limits(1, user_api="blas"), np.errstate(all="ignore"):
+    with one_blas_thread(), np.errstate(all="ignore"):
         try:
             root = GlobalsAndLocals.of(bound, flat).scale
             integrals = SlopeIntegrals(model, bound, flat, source)

@@ -35,7 +35,9 @@ class NumpyNaturalStepper(NaturalStepper):
         n_heads = family.dense_columns(self.model.layout)
         base, seed, dim = family.base_distribution, self.settings.seed, self.model.dim
         mirrored = family.mirrors_locals(self.model.layout)
-        self.stream = AntitheticStream(base, seed, dim, n_heads, self.dtype, self.xp, mirrored, self.workers)
+        self.stream = AntitheticStream(
+            base, seed, dim, n_heads, self.dtype, self.xp, mirrored=mirrored, workers=self.workers
+        )
         self.own: Any = family.bind(self.model.layout, self.dtype, self.xp)
         self.coordinates = self.own.natural_coordinates()
         self.state = NaturalGradientState(self.model, self.coordinates, self.workers)

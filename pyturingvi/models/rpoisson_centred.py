@@ -34,7 +34,7 @@ class CentredForm:
         """The locals (M, N) that give these log rates."""
         return eta
 
-    def _residual(self, z: Array, eta: Array) -> Array:
+    def residual(self, z: Array, eta: Array) -> Array:
         """What eta (M, N) has above its mean."""
         model = self.model
         (design,) = model._on(z, design=model._design)
@@ -50,7 +50,7 @@ class CentredForm:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for rows in pieces(xp, points.shape[0], layout.n_local):
                 z, eta = points[rows, : layout.n_global], points[rows, layout.n_global :]
-                residual = self._residual(z, eta)
+                residual = self.residual(z, eta)
                 rate = xp.exp(eta)
                 if density is not None:
                     density[rows] = self._density_of(z, eta, residual, rate)
@@ -94,7 +94,7 @@ class CentredForm:
         names = {"design": model._design, "counts": model.y, "log_factorials": model._log_factorials}
         design, counts, log_factorials = model._on(points, **names)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            residual = self._residual(z, eta)
+            residual = self.residual(z, eta)
             rate = xp.exp(eta)
             precision = xp.exp(-2.0 * z[:, :3])
             pull = precision[:, 2:] * residual

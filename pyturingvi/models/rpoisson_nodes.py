@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyturingvi.models.parts import LOG_2PI
+from pyturingvi.models.rpoisson_centred import CentredForm
 from pyturingvi.models.rpoisson_prior import scales_and_coefficients_gradient
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class CentredNodes:
         self.row_bytes = 32 * len(nodes) * model.layout.n_local  # that are worked on for each z
         self._constant = model._log_factorials + 0.5 * LOG_2PI
         self._sizes = model._sizes * [1, 1, 0]
-        self._kept = threading.local()
+        self._form, self._kept = CentredForm(model), threading.local()
 
     def terms(self, z: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Global term (m,) at z (m, d_z), local terms (m, K, N) around `centre` (m, N, 1), `scale` (m, N, 1, 1).
@@ -44,7 +45,7 @@ class CentredNodes:
         """
         middle, width, y = centre[..., 0], scale[..., 0, 0], self.model.y
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            residual = self._residual(z, middle)
+            residual = self._form.residual(z, middle)
             precision = np.exp(-2.0 * z[:, 2:3])
             pull = precision * residual
             level = y * middle - 0.5 * pull * residual - self._constant - z[:, 2:3]
@@ -71,19 +72,13 @@ class CentredNodes:
         """
         model, out = self.model, np.empty_like(z)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            residual = self._residual(z, mean[..., 0])
+            residual = self._form.residual(z, mean[..., 0])
             precision = np.exp(-2.0 * z[:, :3])
             pull = (precision[:, 2:] * residual) @ model._design.T
             scales_and_coefficients_gradient(model.priors, z, precision, 0.0, self._sizes, pull, out)
             squares = np.einsum("mn,mn->m", residual, residual) + covariance[..., 0, 0].sum(axis=1)
             out[:, 2] += precision[:, 2] * squares - len(model.y)
         return out
-
-    def _residual(self, z: np.ndarray, eta: np.ndarray) -> np.ndarray:
-        residual = eta - z[:, 3:] @ self.model._design
-        if self.model._has_offset:
-            residual -= self.model.offset
-        return np.asarray(residual)
 
     @cached_property
     def _stretched(self) -> np.ndarray | None:

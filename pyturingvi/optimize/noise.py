@@ -101,6 +101,7 @@ class AntitheticStream:
         n_heads: int,
         dtype: np.dtype,
         xp: ModuleType,
+        *,
         mirrored: bool = False,
         workers: Workers | None = None,
     ) -> None:

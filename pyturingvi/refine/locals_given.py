@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.special import ndtri
-from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.integrated import LocalIntegrals
 from pyturingvi.diagnosis.nodes import Rule, is_grid
@@ -12,6 +11,7 @@ from pyturingvi.families.base import BoundFamily
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.refine.refinement import Refinement
+from pyturingvi.support.parallel import one_blas_thread
 
 _CANDIDATES = {1: 24, 2: 96}  # more variables: draws, as many as the integrals have
 _WIDE = 1.3  # candidates somewhat wider than the local have bounded weights
@@ -34,7 +34,7 @@ def draw_locals(
     layout = model.layout
     rule = Rule.of(layout.n_local, layout.local_dim, refined.n_nodes)
     integrals = LocalIntegrals(model, GlobalsAndLocals.of(bound, flat), rule)
-    with threadpool_limits(1, user_api="blas"), np.errstate(all="ignore"):
+    with one_blas_thread(), np.errstate(all="ignore"):
         return _draw(integrals, z, source)
 
 

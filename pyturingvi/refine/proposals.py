@@ -44,6 +44,11 @@ class Gaussian:
         return _standardized(z, self.mean, self.root)
 
     @property
+    def along(self) -> np.ndarray:
+        """Unit vectors of noise (d, d), on the k-th of which variable k moves most, the others as they go with it."""
+        return np.asarray(self.root / np.linalg.norm(self.root, axis=1, keepdims=True))
+
+    @property
     def log_det(self) -> float:
         """Log of the volume that the unit cube of noise takes."""
         return float(np.log(np.abs(np.diag(self.root))).sum())

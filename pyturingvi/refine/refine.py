@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from pyturingvi.diagnosis.integrated import LocalIntegrals
 from pyturingvi.diagnosis.nodes import Rule, count_of, is_grid
@@ -27,7 +26,7 @@ from pyturingvi.refine.refinement import LEAST_SHARE, Refinement
 from pyturingvi.refine.tails import LARGEST_BEYOND, LOOKED, LOW
 from pyturingvi.refine.weighted_draws import WeightedDraws
 from pyturingvi.settings import FitSpec, Settings
-from pyturingvi.support.parallel import Workers, available_cores
+from pyturingvi.support.parallel import Workers, available_cores, one_blas_thread
 from pyturingvi.support.registry import defines
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: boo
         family=Structured().config(),
         refine={"n_nodes": n_nodes, "n_draws": n_draws, "seed": seed, "of": fit.spec.family},
     )
-    with threadpool_limits(1, user_api="blas"), Workers(available_cores()) as workers, np.errstate(all="ignore"):
+    with one_blas_thread(), Workers(available_cores()) as workers, np.errstate(all="ignore"):
         stepping = _Stepping(model, parts, spec, seed, workers)
         return stepping.run(n_nodes, n_draws, progress, checkpoint)
 
@@ -167,9 +166,8 @@ class _Stepping:
 
         Looked at to either side of the mean, the others as they go with it, down to so much below `top`.
         """
-        along = self.scale @ (self.scale / np.linalg.norm(self.scale, axis=1, keepdims=True)).T
-        z = self.mean + np.multiply.outer(np.concatenate([-LOOKED, LOOKED]), along.T)
-        z = z.reshape(-1, len(self.mean))
+        q = Gaussian(self.mean, self.scale)
+        z = np.concatenate([q.place(t * q.along) for t in (*-LOOKED, *LOOKED)])
         here, there = self._integrals(rule, z), self._integrals(self._rule(2 * rule.size), z)
         change = there - here
         off = (np.abs(change - np.median(change)) > _FAR) & (np.fmax(here, there) > top - LOW)

@@ -135,7 +135,7 @@ def find_ridges(frame: Gaussian, with_gradient: WithGradient) -> list[Ridge]:
     with_gradient : callable
         Log density (n,) at z (n, d), and its gradient (n, d).
     """
-    along = frame.root / np.linalg.norm(frame.root, axis=1, keepdims=True)
+    along = frame.along
     d = len(along)
     start = float(with_gradient(frame.mean[None])[0][0])
     walks = [_Walk(sign * one, [(0.0, np.zeros(d), start)]) for sign in (-1, 1) for one in along]

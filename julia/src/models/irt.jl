@@ -50,8 +50,13 @@ end
 
 """Log likelihood of one point, in a vector that stays on its device; a missing cell has sign 0 and is counted out."""
 function cells_of_point(model::ItemResponse, log_gamma::AbstractVector, centre::AbstractVector, alpha::AbstractVector)
+    return -vec(sum(losses(model, log_gamma, centre, alpha); dims=(1, 2)))
+end
+
+"""Negative log likelihood of each cell."""
+function losses(model::ItemResponse, log_gamma::AbstractVector, centre::AbstractVector, alpha::AbstractVector)
     logits = exp.(log_gamma) .* alpha' .+ centre
-    return -vec(sum(abs.(model.signs) .* softplus.(-model.signs .* logits); dims=(1, 2)))
+    return abs.(model.signs) .* softplus.(-model.signs .* logits)
 end
 
 function log_terms(model::ItemResponse, points::AbstractMatrix)
@@ -63,15 +68,9 @@ function log_terms(model::ItemResponse, points::AbstractMatrix)
     prior =
         student_t4.(mu) .+ half_student_t4_on_log_scale.(log_s_beta) .+ half_student_t4_on_log_scale.(log_s_gamma) .+
         normal(log_gamma, log_s_gamma) .+ normal(beta, log_s_beta) .- K * log(2π)
-    terms_of(m) = students_of_point(model, log_gamma[:, m], beta[:, m] .+ mu[:, m], alpha[:, m])
-    students = reduce(hcat, [terms_of(m) for m in axes(points, 2)])
-    return vec(prior), students .- abs2.(alpha) ./ 2 .- log(2π) / 2
-end
-
-"""Log likelihood of each student's answers at one point."""
-function students_of_point(model::ItemResponse, log_gamma::AbstractVector, centre::AbstractVector, alpha::AbstractVector)
-    logits = exp.(log_gamma) .* alpha' .+ centre
-    return -vec(sum(abs.(model.signs) .* softplus.(-model.signs .* logits); dims=1))
+    losses_of(m) = vec(sum(losses(model, log_gamma[:, m], beta[:, m] .+ mu[:, m], alpha[:, m]); dims=1))
+    students = reduce(hcat, [losses_of(m) for m in axes(points, 2)])
+    return vec(prior), .-students .- abs2.(alpha) ./ 2 .- log(2π) / 2
 end
 
 # ---- difficulties in place of easinesses -----------------------------------------------------------------------------

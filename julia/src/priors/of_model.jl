@@ -25,17 +25,18 @@ scratch(model::OtherPrior, ::Type{T}) where {T} = scratch(model.inner, T)
 
 change_of_density(model::OtherPrior, v::Real) = log_density_of(model.prior, v) - log_density_of(model.usual, v)
 
-function log_density(model::OtherPrior, points::AbstractMatrix)
+"""What the other prior adds to each point's log density."""
+function changes_of_density(model::OtherPrior, points::AbstractMatrix)
     v = points[model.places, :]
-    changes = log_density_of.((model.prior,), v) .- log_density_of.((model.usual,), v)
-    return log_density(model.inner, points) .+ column_sums(changes)
+    return column_sums(log_density_of.((model.prior,), v) .- log_density_of.((model.usual,), v))
 end
 
+log_density(model::OtherPrior, points::AbstractMatrix) =
+    log_density(model.inner, points) .+ changes_of_density(model, points)
+
 function log_terms(model::OtherPrior, points::AbstractMatrix)
-    v = points[model.places, :]
-    changes = log_density_of.((model.prior,), v) .- log_density_of.((model.usual,), v)
     global_term, local_terms = log_terms(model.inner, points)
-    return global_term .+ column_sums(changes), local_terms
+    return global_term .+ changes_of_density(model, points), local_terms
 end
 
 function add_changes!(values::AbstractVector, model::OtherPrior, points::AbstractMatrix)
