@@ -224,8 +224,9 @@ class Fit(Draws):
         Parameters
         ----------
         n_nodes : int, optional
-            Gauss-Hermite nodes along each variable of a local, or draws where a local has more than two; by default as
-            many as twice the number does not change.
+            Gauss-Hermite nodes along each variable of a local, or draws where a local has more than two; of item
+            response, nodes of the grid that all abilities share. By default as many as twice the number does not
+            change.
         n_draws : int
             Weighted draws of the globals, at least 100.
         seed : int

@@ -10,6 +10,7 @@ import pytest
 from scipy import special, stats
 
 import pyturingvi as tv
+from pyturingvi.diagnosis.integrals import IntegratedDensity
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.refine.proposals import Gaussian
 from pyturingvi.refine.refine import _Stepping
@@ -221,17 +222,19 @@ def test_the_scale_of_the_eight_schools_is_that_of_quadrature(centred: bool) -> 
 
 
 def test_integrals_that_change_with_the_nodes_far_out_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By a density that 4 nodes have and 8 have not, far out to the left of log tau alone."""
+    """By a density that 8 nodes have and 4 have not, far out to the left of log tau alone."""
     with pytest.warns(tv.ConvergenceWarning):  # of the fit before it is refined
         fit = tv.fit(schools(centred=True), "structured", progress=False)
-    integrals = _Stepping._integrals
+    at = _Stepping._at
 
-    def barred(stepping: Any, rule: Any, z: np.ndarray) -> np.ndarray:
-        logs = integrals(stepping, rule, z)
-        sd = np.linalg.norm(stepping.scale[1])
-        return logs - 2.0 * ((z[:, 1] < stepping.mean[1] - 4 * sd) & (rule.size == 4))
+    def raised(stepping: Any, size: int | None) -> IntegratedDensity:
+        found = at(stepping, size)
+        if size == 8:
+            plain, edge = found.log_density, stepping.mean[1] - 4 * np.linalg.norm(stepping.scale[1])
+            found.log_density = lambda z, map_=map: plain(z, map_) + 2.0 * (z[:, 1] < edge)  # type: ignore[method-assign]
+        return found
 
-    monkeypatch.setattr(_Stepping, "_integrals", barred)
+    monkeypatch.setattr(_Stepping, "_at", raised)
     with pytest.warns(tv.ConvergenceWarning, match="Far out along .* change with the number of nodes, which is 4"):
         refined = fit.refine(n_nodes=4, progress=False)
     assert refined.refined is not None

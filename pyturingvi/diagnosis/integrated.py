@@ -9,21 +9,17 @@ The gradient in z is that of the terms, averaged over the nodes by their shares 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pyturingvi.diagnosis.integrals import GridIntegrals, IntegratedDensity, Map
 from pyturingvi.diagnosis.nodes import Moments, Rule, move_by_moments, move_by_newton
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.support.registry import defines
 
-_CHUNK_BYTES = 2 << 20  # what the model computes on should stay in cache
 _ROUNDS = 4
-
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 def log_marginal(
@@ -47,8 +43,25 @@ def log_marginal(
     (n,) array
         Normalized as the model is: `log p(z, x)`.
     """
-    rule = Rule.of(model.layout.n_local, model.layout.local_dim, n_nodes, seed)
-    return LocalIntegrals(model, parts, rule).log_density(parts.mean + noise @ parts.scale.T)
+    return integrals_of(model, parts, n_nodes, seed).log_density(parts.mean + noise @ parts.scale.T)
+
+
+def integrals_of(model: Model, parts: GlobalsAndLocals, size: int | None = None, seed: int = 0) -> IntegratedDensity:
+    """The integrals over the locals: on one grid where the model has such, else around the fit's conditionals.
+
+    Parameters
+    ----------
+    size : int, optional
+        Nodes along each variable of a local, or number of draws.
+    seed : int
+        Of draws.
+    """
+    layout = model.layout
+    if layout.n_local and layout.local_dim == 1 and defines(model, "_on_grid"):
+        own = model._on_grid(parts.local_mean, parts.local_scale[:, 0, 0], size)
+        if own is not None:
+            return GridIntegrals(own)
+    return LocalIntegrals(model, parts, Rule.of(layout.n_local, layout.local_dim, size, seed))
 
 
 @dataclass(frozen=True)
@@ -71,8 +84,8 @@ class Integrals:
     shares: np.ndarray
 
 
-class LocalIntegrals:
-    """Integrals over the locals of a model, as a function of the globals.
+class LocalIntegrals(IntegratedDensity):
+    """Integrals over the locals of a model at nodes of each local's own, as a function of the globals.
 
     Parameters
     ----------
@@ -86,25 +99,14 @@ class LocalIntegrals:
     def __init__(self, model: Model, parts: GlobalsAndLocals, rule: Rule) -> None:
         self.model, self.parts, self.rule = model, parts, rule
         self._own = model._at_nodes(rule.nodes, parts.local_scale) if defines(model, "_at_nodes") else None
+        self.size, layout = rule.size, model.layout
+        own_bytes = None if self._own is None else self._own.row_bytes
+        self.row_bytes = own_bytes or 8 * rule.count * (layout.dim + 4 * layout.n_local)
 
     def log_density(self, z: np.ndarray, map_: Map = map) -> np.ndarray:
-        """Log density (n,) of the globals z (n, d_z)."""
         if not self.model.layout.n_local:
             return np.asarray(self.model.log_density(z), dtype=np.float64)
-        return np.concatenate(list(map_(lambda part: self.at(part).log_density, self.chunks(z))))
-
-    def log_density_and_gradient(self, z: np.ndarray, map_: Map = map) -> tuple[np.ndarray, np.ndarray]:
-        """Log density (n,) and its gradient (n, d_z)."""
-        found = list(map_(self._with_gradient, self.chunks(z)))
-        return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
-
-    def chunks(self, z: np.ndarray) -> list[np.ndarray]:
-        """Rows of z as many at a time as suit the cache."""
-        layout = self.model.layout
-        row_bytes = 8 * self.rule.count * (layout.dim + 4 * layout.n_local)
-        row_bytes = row_bytes if self._own is None else self._own.row_bytes
-        rows = max(1, _CHUNK_BYTES // row_bytes)
-        return [z[first : first + rows] for first in range(0, len(z), rows)]
+        return super().log_density(z, map_)
 
     def at(self, z: np.ndarray) -> Integrals:
         """The integrals at z (m, d_z), all at once."""
@@ -132,17 +134,23 @@ class LocalIntegrals:
             total[todo], shares[todo] = self.sums(z[todo], c, s)
         return Integrals(total, centre, scale, shares)
 
-    def moments(self, found: Integrals) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (m, N, d_y) and covariance (m, N, d_y, d_y) of each local given the globals and the data."""
+    def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.moments_of(self.at(z))
+
+    def moments_of(self, found: Integrals) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (m, N, d_y) and covariance (m, N, d_y, d_y) of each local from the integrals at some globals."""
         inner, scale = Moments.of(found.shares, self.rule.nodes), found.scale
         times = np.multiply if scale.shape[-1] == 1 else np.matmul  # of many matrices with one entry
         mean = found.centre + times(scale, inner.mean[..., None])[..., 0]
         return mean, times(times(scale, inner.covariance), np.swapaxes(scale, 2, 3))
 
+    def _values(self, z: np.ndarray) -> np.ndarray:
+        return self.at(z).log_density
+
     def _with_gradient(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         found, d_z, count = self.at(z), z.shape[1], self.rule.count
         if self._own is not None:
-            return found.log_density, self._own.slopes(z, *self.moments(found))
+            return found.log_density, self._own.slopes(z, *self.moments_of(found))
         points = self._points(z, found.centre, found.scale)
         weights = found.shares.reshape(len(points), -1)
         with np.errstate(all="ignore"):

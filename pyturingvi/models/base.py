@@ -283,6 +283,13 @@ class Model(Named, NamedValues, Observes, ABC):
         """
         return None
 
+    def _on_grid(self, mean: np.ndarray, sd: np.ndarray, size: int | None) -> Any:
+        """What integrates all locals, of one variable, on a grid that they share; None where each needs its own nodes.
+
+        `mean` and `sd` (N,) are where a fit has the locals. See `AbilityIntegrals` of item response for the methods.
+        """
+        return None
+
     # ---- help for subclasses ------------------------------------------------------------------------------
     def _on(self, points: Array, **arrays: np.ndarray) -> tuple[Array, ...]:
         """The model's data in the namespace and dtype of `points`, converted once and kept."""

@@ -15,6 +15,7 @@ from pyturingvi.models.irt_answers import Answers
 from pyturingvi.models.irt_data import log_likelihoods, observation, replicates
 from pyturingvi.models.irt_long import LongTable, read_long
 from pyturingvi.models.irt_new import read_new
+from pyturingvi.models.irt_nodes import AbilityIntegrals, grid_for
 from pyturingvi.models.irt_responses import read_responses
 from pyturingvi.models.irt_scoring import abilities, draw_abilities
 from pyturingvi.models.irt_sparse import SparseTable
@@ -328,6 +329,9 @@ class ItemResponse(OnePassModel):
         with np.errstate(all="ignore"):
             chi = namespace_of(z).exp(-2 * z[:, 1:3]) * self._squares(z)
             return self._add_normalizers(-0.5 * chi.sum(axis=1), z, 0)
+
+    def _on_grid(self, mean: np.ndarray, sd: np.ndarray, size: int | None) -> AbilityIntegrals:
+        return AbilityIntegrals(self, grid_for(mean, sd, size))
 
     def _squares(self, z: Array) -> Array:
         """`sum beta^2` and `sum (log gamma)^2`, (M, 2)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,3 +82,17 @@ class Answers:
         if n and not 0 <= found.students.min() <= found.students.max() < found.n_students:
             raise ValueError("its answers are of students that it does not have")
         return found
+
+
+class Block(NamedTuple):
+    """The answers of some neighbouring students, items first, as matrices of 0 and 1 or as sparse ones."""
+
+    students: slice
+    right: Any
+    answered: Any  # None where all are
+
+    def counts(self, weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
+        """Sums of weights (Q, n) of nodes times factors (n,) over the students who answered an item, (K or 1, Q)."""
+        if self.answered is None:
+            return np.asarray(weights @ factors)[None]
+        return np.asarray(self.answered @ (weights * factors).T)

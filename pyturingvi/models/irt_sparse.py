@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pyturingvi.models.irt_answers import Answers
+from pyturingvi.models.irt_answers import Answers, Block
 from pyturingvi.support.array_namespace import Array, namespace_of
 
 _BLOCK_ANSWERS = 1 << 16
@@ -87,6 +87,18 @@ class SparseTable:
         found = np.zeros((self.n_items, self.n_students), dtype=np.int8)
         found[self._answers.items, self._answers.students] = self._answers.signs
         return found
+
+    def blocks(self, size: int) -> list[Block]:
+        from scipy.sparse import csr_array
+
+        own, shape = self._answers, (self.n_items, self.n_students)
+        both = [
+            csr_array((values.astype(np.float64), own.students, own.starts), shape=shape).tocsc()
+            for values in (own.signs > 0, np.abs(own.signs))
+        ]
+        both[0].eliminate_zeros()
+        parts = (slice(first, first + size) for first in range(0, self.n_students, size))
+        return [Block(part, *(matrix[:, part].tocsr() for matrix in both)) for part in parts]
 
     def _by_blocks(
         self,

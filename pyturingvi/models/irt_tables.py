@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pyturingvi.models.irt_answers import Answers
+from pyturingvi.models.irt_answers import Answers, Block
 from pyturingvi.models.irt_likelihood import complete_terms, even_part, signed_sums, terms_by_cells
 from pyturingvi.models.irt_responses import MISSING
 from pyturingvi.models.irt_sparse import SparseTable
@@ -95,6 +95,9 @@ class ResponseTable(Protocol):
 
     def signs(self) -> np.ndarray:
         """All cells as a (K, J) int8 array: +1 right, -1 wrong, 0 missing."""
+
+    def blocks(self, size: int) -> list[Block]:
+        """The answers of so many students at a time, in float64."""
 
 
 def table_of_codes(codes: np.ndarray) -> ResponseTable:
@@ -192,6 +195,14 @@ class DenseTable:
 
     def signs(self) -> np.ndarray:
         return self._signs
+
+    def blocks(self, size: int) -> list[Block]:
+        found = []
+        for first in range(0, self.n_students, size):
+            own = self._signs[:, first : first + size]
+            answered = None if self.complete else np.abs(own).astype(np.float64)
+            found.append(Block(slice(first, first + size), (own > 0).astype(np.float64), answered))
+        return found
 
     def codes(self) -> np.ndarray:
         """The (J, K) int8 table: 1 right, 0 wrong, -1 missing."""

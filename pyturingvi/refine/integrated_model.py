@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pyturingvi.diagnosis.integrated import LocalIntegrals
+from pyturingvi.diagnosis.integrals import IntegratedDensity
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.support.array_namespace import Array
@@ -18,18 +18,20 @@ class IntegratedModel(Model):
 
     Parameters
     ----------
-    integrals : LocalIntegrals
+    model : Model
+        Whose locals are integrated out.
+    integrals : IntegratedDensity
     workers : Workers
         Share the rows of z, where the model may be called from several threads.
     """
 
     name: ClassVar[str] = "integrated"
 
-    def __init__(self, integrals: LocalIntegrals, workers: Workers) -> None:
+    def __init__(self, model: Model, integrals: IntegratedDensity, workers: Workers) -> None:
         self.integrals = integrals
-        self.layout = Layout(integrals.model.layout.n_global, 0, 0)
-        self.label = integrals.model.label
-        self._map = workers.map if integrals.model.thread_safe else map
+        self.layout = Layout(model.layout.n_global, 0, 0)
+        self.label = model.label
+        self._map = workers.map if model.thread_safe else map
 
     def _log_density(self, points: Array) -> Array:
         return self.integrals.log_density(np.asarray(points), self._map)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtri
 
-from pyturingvi.diagnosis.integrated import LocalIntegrals
+from pyturingvi.diagnosis.integrals import GridIntegrals
+from pyturingvi.diagnosis.integrated import LocalIntegrals, integrals_of
 from pyturingvi.diagnosis.nodes import Rule, is_grid
 from pyturingvi.families.base import BoundFamily
 from pyturingvi.families.conditional import GlobalsAndLocals
@@ -31,10 +32,11 @@ def draw_locals(
     bound, flat : BoundFamily and (p,) array
         The refined fit's Gaussian, around which the nodes are put.
     """
-    layout = model.layout
-    rule = Rule.of(layout.n_local, layout.local_dim, refined.n_nodes)
-    integrals = LocalIntegrals(model, GlobalsAndLocals.of(bound, flat), rule)
+    integrals = integrals_of(model, GlobalsAndLocals.of(bound, flat), refined.n_nodes)
     with one_blas_thread(), np.errstate(all="ignore"):
+        if isinstance(integrals, GridIntegrals):
+            return integrals.draw(z, source)
+        assert isinstance(integrals, LocalIntegrals)
         return _draw(integrals, z, source)
 
 
@@ -47,7 +49,7 @@ def _chunk(integrals: LocalIntegrals, z: np.ndarray, source: np.random.Generator
     layout = integrals.model.layout
     n, d_y = layout.n_local, layout.local_dim
     at = integrals.at(z)
-    centre, covariance = integrals.moments(at)
+    centre, covariance = integrals.moments_of(at)
     # a floor: a local whose mass lies on one node has no spread that the nodes could tell
     scale = np.linalg.cholesky(covariance + 1e-4 * at.scale @ np.swapaxes(at.scale, 2, 3))
     size = _CANDIDATES.get(d_y, integrals.rule.count) if is_grid(d_y) else integrals.rule.count

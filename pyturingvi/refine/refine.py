@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.diagnosis.integrated import LocalIntegrals
-from pyturingvi.diagnosis.nodes import Rule, count_of, is_grid
+from pyturingvi.diagnosis.integrals import GridIntegrals, IntegratedDensity, Map
+from pyturingvi.diagnosis.integrated import integrals_of
+from pyturingvi.diagnosis.nodes import count_of, is_grid
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.engines.numpy_engine import NumpyEngine
 from pyturingvi.errors import InputError
@@ -107,31 +108,31 @@ class _Stepping:
 
     def run(self, n_nodes: int | None, n_draws: int, progress: bool, checkpoint: Path | None) -> Refined:
         """Choose the nodes, step, check the nodes again where q(z) now is, weight."""
-        rule = self._rule(n_nodes or _first_size(self.model))
+        integrals = self._at(n_nodes)
         if n_nodes is None:
-            rule = self._enough(rule)
+            integrals = self._enough(integrals)
         monitor = RunMonitor(
             {**self.spec.to_json(), "n_iterations": None, "elbo_every": None}, progress, None, checkpoint
         )
-        outcome = self._step(rule, monitor)
+        outcome = self._step(integrals, monitor)
         if n_nodes is None and outcome.status == "converged":
-            better = self._enough(rule)
-            if better.size > rule.size:
-                rule, earlier = better, outcome.n_updates
+            better = self._enough(integrals)
+            if better.size > integrals.size:
+                integrals, earlier = better, outcome.n_updates
                 again = RunMonitor(monitor.description, progress)
-                outcome = self._step(rule, again)
+                outcome = self._step(integrals, again)
                 outcome.n_updates += earlier
                 monitor.rows += [(row[0] + earlier, *row[1:]) for row in again.rows]
-        refinement = self._weigh(rule, n_draws, outcome.n_updates)
-        outcome.params = self._structured(rule, refinement).structured_flat()
+        refinement = self._weigh(integrals, n_draws, outcome.n_updates)
+        outcome.params = self._structured(integrals, refinement).structured_flat()
         rows = [*monitor.rows[:-1], (outcome.n_updates, refinement.bound, refinement.bound_error, monitor.seconds)]
         self._tell(outcome, refinement)
         return Refined(self.spec, outcome, rows, monitor.seconds, refinement, self.problems)
 
     # ---- steps --------------------------------------------------------------------------------------------
-    def _step(self, rule: Rule, monitor: RunMonitor) -> Outcome:
+    def _step(self, integrals: IntegratedDensity, monitor: RunMonitor) -> Outcome:
         """Natural gradients on q(z) until converged."""
-        model = IntegratedModel(LocalIntegrals(self.model, self.parts, rule), self.workers)
+        model = IntegratedModel(self.model, integrals, self.workers)
         d_z = len(self.mean)
         initial = np.concatenate([self.mean, *(self.scale[j:, j] for j in range(d_z))])
         outcome = NumpyEngine(1).run(model, self.settings, initial, None, monitor)
@@ -140,60 +141,65 @@ class _Stepping:
         return outcome
 
     # ---- nodes --------------------------------------------------------------------------------------------
-    def _rule(self, size: int) -> Rule:
-        return Rule.of(self.model.layout.n_local, self.model.layout.local_dim, size, self.seed)
+    def _at(self, size: int | None) -> IntegratedDensity:
+        """The integrals with so many nodes along each variable, or with as many as they begin with."""
+        found = integrals_of(self.model, self.parts, size, self.seed)
+        if size is None and not isinstance(found, GridIntegrals):
+            return self._at(_first_size(self.model))
+        return found
 
-    def _enough(self, rule: Rule) -> Rule:
-        """The rule, or the first of those with twice, four times, .. the nodes that twice more would not change."""
+    def _enough(self, integrals: IntegratedDensity) -> IntegratedDensity:
+        """The integrals, or the first with twice, four times, .. the nodes that twice more would not change."""
         z = self._draw(_CHECKED, 7)
-        local_dim = self.model.layout.local_dim
-        grow = 2**local_dim if is_grid(local_dim) else 2
-        here = self._integrals(rule, z)
-        while rule.count * grow <= _MOST_NODES and self._fits(rule.count * grow):
-            double = self._rule(2 * rule.size)
-            there = self._integrals(double, z)
+        here = integrals.log_density(z, self._map)
+        while True:
+            double = 2 * integrals.size
+            count = count_of(self.model.layout.local_dim, double)
+            if count > _MOST_NODES or not self._fits(count):
+                break
+            finer = self._at(double)
+            there = finer.log_density(z, self._map)
             if float(np.std(there - here)) <= _SAME:
-                return rule
-            rule, here = double, there
+                return integrals
+            integrals, here = finer, there
         self.problems.append(
-            f"The integrals over the locals still change with the number of nodes, which is {rule.size}; the locals "
-            "may have tails or modes that no such nodes see."
+            f"The integrals over the locals still change with the number of nodes, which is {integrals.size}; the "
+            "locals may have tails or modes that no such nodes see."
         )
-        return rule
+        return integrals
 
-    def _coarse(self, rule: Rule, top: float) -> list[str]:
+    def _coarse(self, integrals: IntegratedDensity, top: float) -> list[str]:
         """Globals along which twice the nodes change the density far out, where a tail would be hidden or made up.
 
         Looked at to either side of the mean, the others as they go with it, down to so much below `top`.
         """
         q = Gaussian(self.mean, self.scale)
         z = np.concatenate([q.place(t * q.along) for t in (*-LOOKED, *LOOKED)])
-        here, there = self._integrals(rule, z), self._integrals(self._rule(2 * rule.size), z)
+        here = integrals.log_density(z, self._map)
+        there = self._at(2 * integrals.size).log_density(z, self._map)
         change = there - here
         off = (np.abs(change - np.median(change)) > _FAR) & (np.fmax(here, there) > top - LOW)
         which = off.reshape(-1, len(self.mean)).any(axis=0)
         return [label for label, coarse in zip(self.model.global_labels, which, strict=True) if coarse]
 
-    def _integrals(self, rule: Rule, z: np.ndarray) -> np.ndarray:
-        map_ = self.workers.map if self.model.thread_safe else map
-        return LocalIntegrals(self.model, self.parts, rule).log_density(z, map_)
+    @property
+    def _map(self) -> Map:
+        return self.workers.map if self.model.thread_safe else map
 
     # ---- weights ------------------------------------------------------------------------------------------
     def _draw(self, n: int, place: int) -> np.ndarray:
         return Gaussian(self.mean, self.scale).draw(n, generator(np, self.seed, SAMPLE_STREAM, place))
 
-    def _weigh(self, rule: Rule, n_draws: int, n_steps: int) -> Refinement:
+    def _weigh(self, integrals: IntegratedDensity, n_draws: int, n_steps: int) -> Refinement:
         """Weighted draws of q(z), and of what is nearer to the posterior where that can be had."""
         model = self.model
         cheap = defines(model, "_global_term") or model.dim <= _SMALL
         prior = model._global_term if cheap else None
-        map_ = self.workers.map if model.thread_safe else map
-        integrals = LocalIntegrals(model, self.parts, rule)
         draws = WeightedDraws(
-            lambda z: integrals.log_density(z, map_),
+            lambda z: integrals.log_density(z, self._map),
             prior,
             self.seed,
-            lambda z: integrals.log_density_and_gradient(z, map_),
+            lambda z: integrals.log_density_and_gradient(z, self._map),
         )
         draws.draw_from(Gaussian(self.mean, self.scale), n_draws)
         found = importance_weights(draws.log_ratios)
@@ -201,7 +207,8 @@ class _Stepping:
         z = draws.z
         weights = found.weights if weighted else draws.own_weights
         few = z[np.argsort(-weights, kind="stable")[:: max(1, len(z) // _CHECKED)][:_CHECKED]]
-        more = float((self._integrals(self._rule(2 * rule.size), few) - self._integrals(rule, few)).mean())
+        finer = self._at(2 * integrals.size)
+        more = float((finer.log_density(few, self._map) - integrals.log_density(few, self._map)).mean())
         evidence, error = draws.log_total()
         bound, bound_error = draws.bound()
         return Refinement(
@@ -215,27 +222,26 @@ class _Stepping:
             log_evidence=evidence + more,
             log_evidence_error=error,
             integration_error=abs(more),
-            n_nodes=rule.size,
+            n_nodes=integrals.size,
             n_steps=n_steps,
             tails=[model.global_labels[ridge.k] for ridge in draws.ridges],
             endless=[model.global_labels[ridge.k] for ridge in draws.ridges if ridge.beyond > LARGEST_BEYOND],
-            coarse=self._coarse(rule, float(np.nanmax(draws.logs))),
+            coarse=self._coarse(integrals, float(np.nanmax(draws.logs))),
         )
 
     # ---- the result as a Gaussian -------------------------------------------------------------------------
-    def _structured(self, rule: Rule, found: Refinement) -> GlobalsAndLocals:
+    def _structured(self, integrals: IntegratedDensity, found: Refinement) -> GlobalsAndLocals:
         """The structured Gaussian with the weighted draws' moments; its border follows the fit's conditionals."""
         parts, mean, scale = self.parts, self.mean, self.scale
         if found.weighted:
             mean = found.weights @ found.draws
             scale = np.linalg.cholesky(weighted_covariance(found.draws, found.weights, mean))
         slopes = np.linalg.solve(parts.scale.T, parts.border)  # of the locals in z, transposed: (d_z, N d_y)
-        integrals = LocalIntegrals(self.model, parts, rule)
         z = found.resample(_LOCALS_AT, generator(np, self.seed, SAMPLE_STREAM, 9))
         n, d_y = self.model.layout.n_local, self.model.layout.local_dim
         total, square, inner = np.zeros((n, d_y)), np.zeros((n, d_y, d_y)), np.zeros((n, d_y, d_y))
         for part in integrals.chunks(z):
-            means, covariances = integrals.moments(integrals.at(part))
+            means, covariances = integrals.moments(part)
             rest = means - (parts.local_mean + (part - parts.mean) @ slopes).reshape(means.shape)
             total += rest.sum(axis=0)
             square += np.einsum("mni,mnj->nij", rest, rest)

@@ -1,0 +1,82 @@
+"""The log density of the globals with every local integrated out, however that is done: by chunks of rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+_CHUNK_BYTES = 2 << 20  # what is computed on should stay in cache
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+class IntegratedDensity(ABC):
+    """Integrals over the locals of a model, as a function of the globals.
+
+    Attributes
+    ----------
+    size : int
+        Nodes along each variable of a local, or number of draws.
+    row_bytes : int
+        Bytes that are worked on for a row of globals.
+    """
+
+    size: int
+    row_bytes: int
+
+    def log_density(self, z: np.ndarray, map_: Map = map) -> np.ndarray:
+        """Log density (n,) of the globals z (n, d_z)."""
+        return np.concatenate(list(map_(self._values, self.chunks(z))))
+
+    def log_density_and_gradient(self, z: np.ndarray, map_: Map = map) -> tuple[np.ndarray, np.ndarray]:
+        """Log density (n,) and its gradient (n, d_z)."""
+        found = list(map_(self._with_gradient, self.chunks(z)))
+        return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
+
+    def chunks(self, z: np.ndarray) -> list[np.ndarray]:
+        """Rows of z as many at a time as suit the cache."""
+        rows = max(1, _CHUNK_BYTES // self.row_bytes)
+        return [z[first : first + rows] for first in range(0, len(z), rows)]
+
+    @abstractmethod
+    def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (m, N, d_y) and covariance (m, N, d_y, d_y) of each local given the globals (m, d_z) and the data."""
+
+    @abstractmethod
+    def _values(self, z: np.ndarray) -> np.ndarray:
+        """Log density of a chunk."""
+
+    @abstractmethod
+    def _with_gradient(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log density and gradient of a chunk."""
+
+
+class GridIntegrals(IntegratedDensity):
+    """Integrals over locals of one variable on a grid that they share.
+
+    Parameters
+    ----------
+    own : object
+        Of the model's own `_on_grid`.
+    """
+
+    def __init__(self, own: Any) -> None:
+        self.own, self.size, self.row_bytes = own, own.size, own.row_bytes
+
+    def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean, variance = self.own.moments(z)
+        return mean[..., None], variance[..., None, None]
+
+    def draw(self, z: np.ndarray, source: np.random.Generator) -> np.ndarray:
+        """Draws (m, N) of the locals, one for each row of z (m, d_z)."""
+        return np.asarray(self.own.draw(z, source))
+
+    def _values(self, z: np.ndarray) -> np.ndarray:
+        return np.asarray(self.own.evaluate(z, gradient=False)[0])
+
+    def _with_gradient(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, gradient = self.own.evaluate(z, gradient=True)
+        return values, gradient
