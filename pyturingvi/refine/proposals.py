@@ -21,6 +21,7 @@ from pyturingvi.diagnosis.weights import LARGEST_K, importance_weights, log_mean
 
 _NU = 8.0  # degrees of freedom of a component
 _MOST_COMPONENTS, _DRAWS_A_VARIABLE = 8, 8  # effective draws that a component needs for each of its variables
+_DRAWS_A_NUMBER = 2  # and for each number of its mean and covariance, where it is to weight the draws it goes through
 _ROUNDS = 15
 _POOLS, _POOL, _FITTED = 8, 20, 3000  # rounds, draws for each one wanted, and those that a mixture goes through
 _GOOD_K, _GOOD_SHARE = 0.6, 0.25  # of the pool's weights
@@ -154,7 +155,7 @@ def draw_surrogate(
     By sampling importance resampling from a mixture that is fitted to it in a few rounds; None where that does not get
     near enough.
     """
-    pool, n_pool = Mixture(np.ones(1), surrogate.frame.mean[None], surrogate.frame.root[None]), _POOL * n
+    pool, n_pool = around(surrogate.frame), _POOL * n
     for _ in range(_POOLS):
         z = pool.draw(n_pool, source)
         logs = surrogate.log_density(z) - pool.log_density(z)
@@ -190,10 +191,29 @@ def _settle(surrogate: Surrogate, z: np.ndarray, sweeps: int, source: np.random.
     return z
 
 
-def mixture_through(z: np.ndarray, weights: np.ndarray, ess: float, source: np.random.Generator) -> Mixture:
-    """A mixture through weighted draws (n, d), by expectation maximization; one component where there are few."""
+def around(frame: Gaussian) -> Mixture:
+    """A t distribution with the mean and covariance of a Gaussian."""
+    return Mixture(np.ones(1), frame.mean[None], frame.root[None])
+
+
+def draws_for(d: int) -> int:
+    """Effective draws of d variables that a component needs, so that it may be used to weight these same draws.
+
+    It is higher at the draws that it goes through than elsewhere: by 1/n nats where it has n of them for each number
+    that was fitted, which makes their weights too small.
+    """
+    return max(_DRAWS_A_VARIABLE * d, _DRAWS_A_NUMBER * d * (d + 3) // 2)
+
+
+def mixture_through(
+    z: np.ndarray, weights: np.ndarray, ess: float, source: np.random.Generator, needed: int | None = None
+) -> Mixture:
+    """A mixture through weighted draws (n, d), by expectation maximization; one component where there are few.
+
+    `needed` effective draws are given to each component, by default a few for each variable.
+    """
     d = z.shape[1]
-    count = int(np.clip(ess / (_DRAWS_A_VARIABLE * d), 1, _MOST_COMPONENTS))
+    count = int(np.clip(ess / (needed or _DRAWS_A_VARIABLE * d), 1, _MOST_COMPONENTS))
     mean = weights @ z
     root = np.linalg.cholesky(weighted_covariance(z, weights, mean))
     u = np.linalg.solve(root, (z - mean).T).T

@@ -12,7 +12,9 @@ from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.refine.proposals import (
     Gaussian,
     Proposal,
+    around,
     draw_surrogate,
+    draws_for,
     log_mixture,
     mixture_through,
     surrogate_through,
@@ -22,7 +24,8 @@ from pyturingvi.refine.tails import LEAST_MISSING, Ridge, Tails, find_ridges
 _ENOUGH = 0.5  # effective share of the draws from which no more are made
 _GOOD_K = 0.5
 _GOOD_SD = 0.07  # standard error of each standard deviation, as a share of it
-_MIXTURES = 3
+_ROUNDS = 3
+_MOST_RIDGES = 6  # that have draws of their own; more share as many, since a walk up one neck has many names
 _HOPELESS = 0.03  # below it a mixture through the draws is one through a few of them
 
 
@@ -69,7 +72,8 @@ class WeightedDraws:
         """Half of n draws from q(z), half from the surrogate through them or from q(z) again.
 
         Then half of n more along each tail that these do not reach, and from a mixture through all these, up to three
-        times, while the weights are not good.
+        times, while the weights are not good. Where they are too few for their number of variables, a mixture would be
+        one of these draws rather than of the density: others then come from a t distribution around q(z).
         """
         source = generator(np, self.seed, SAMPLE_STREAM, 8)
         half = n // 2
@@ -83,13 +87,17 @@ class WeightedDraws:
             self.total_error = 0.5 * found[2]
         tails = self._tails(q)
         if tails is not None:
-            self._add(tails.draw(half * len(tails.ridges), source), tails)
-        for _ in range(_MIXTURES):
+            self._add(tails.draw(half * min(len(tails.ridges), _MOST_RIDGES), source), tails)
+        for _ in range(_ROUNDS):
             weights = importance_weights(self.log_ratios)
             even = weights.ess >= _ENOUGH * len(self.z) and weights.k_hat <= _GOOD_K
             if weights.ess < _HOPELESS * n or (even and weights.sd_errors(self.z).max() <= _GOOD_SD):
                 break
-            mixture = mixture_through(self.z, weights.weights, weights.ess, source)
+            needed = draws_for(self.z.shape[1])
+            if weights.ess < needed:
+                mixture = around(q)
+            else:
+                mixture = mixture_through(self.z, weights.weights, weights.ess, source, needed)
             self._add(mixture.draw(half, source), mixture)
 
     def _tails(self, q: Gaussian) -> Tails | None:
