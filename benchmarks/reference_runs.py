@@ -44,7 +44,8 @@ def scalars(draws: dict[str, Any], names: list[str]) -> dict[str, np.ndarray]:
 def chains(problem: Reference, warmup: int, draws: int) -> tuple[str, Iterator[dict[str, np.ndarray]]]:
     """The sampler with its version, and the globals of one chain after the other, each from a seed of its own."""
     if problem.sampled is None:
-        return f"mici {version('mici')}", _of_mici(problem, warmup, draws)
+        locals_out = "" if problem.sampled_model is None else ", locals integrated out"
+        return f"mici {version('mici')}{locals_out}", _of_mici(problem, warmup, draws)
     return f"NumPyro {version('numpyro')}", _of_numpyro(problem, warmup, draws)
 
 
@@ -57,8 +58,9 @@ def _of_numpyro(problem: Reference, warmup: int, draws: int) -> Iterator[dict[st
 
 
 def _of_mici(problem: Reference, warmup: int, draws: int) -> Iterator[dict[str, np.ndarray]]:
+    model = problem.sampled_model or problem.model
     for seed in range(MOST_CHAINS):
-        found = tv.sample_nuts(problem.model, draws, warmup, 1, seed, progress=False, sampler="mici")
+        found = tv.sample_nuts(model, draws, warmup, 1, seed, progress=False, sampler="mici")
         yield scalars(found.sample(), problem.globals_)
 
 

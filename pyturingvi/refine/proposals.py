@@ -21,7 +21,7 @@ from pyturingvi.diagnosis.weights import LARGEST_K, importance_weights, log_mean
 
 _NU = 8.0  # degrees of freedom of a component
 _MOST_COMPONENTS, _DRAWS_A_VARIABLE = 8, 8  # effective draws that a component needs for each of its variables
-_DRAWS_A_NUMBER = 2  # and for each number of its mean and covariance, where it is to weight the draws it goes through
+_DRAWS_A_NUMBER = 4  # and for each number of its mean and covariance, where it is to weight the draws it goes through
 _ROUNDS = 15
 _POOLS, _POOL, _FITTED = 8, 20, 3000  # rounds, draws for each one wanted, and those that a mixture goes through
 _GOOD_K, _GOOD_SHARE = 0.6, 0.25  # of the pool's weights
