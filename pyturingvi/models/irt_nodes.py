@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from pyturingvi.models.irt_answers import Block
 
 _STEP = 1.25  # in standard deviations of the narrowest posterior: an error of 3e-6 there, and less for all others
+_FEWEST = 40  # nodes of a grid: more than wide posteriors need, for items far steeper than the fit has them
 _CELLS = 1 << 18  # of nodes and students at a time: a buffer that stays in cache
 _FINER = 8  # a draw is uniform within a cell, an eighth of a step of the integrals wide
 _LARGEST = 4096
 
 
 def grid_for(mean: np.ndarray, sd: np.ndarray, size: int | None = None) -> np.ndarray:
-    """Equidistant nodes (K,) for posteriors of these means and standard deviations (J,), `size` of them if given.
+    """Equidistant nodes (Q,) for posteriors of these means and standard deviations (J,), `size` of them if given.
 
     Steps of h standard deviations err by exp(-2 pi^2/h^2), and a grid that ends c of them from a mean by exp(-c^2/2):
     the same with c = 2 pi/h.
@@ -44,13 +45,12 @@ def grid_for(mean: np.ndarray, sd: np.ndarray, size: int | None = None) -> np.nd
         low, high = ends(step)
         return int(min(_LARGEST, math.ceil((high - low) / (step * sd.min())) + 1))
 
-    step = _STEP
-    if size is not None:
-        narrow, wide = 1e-2, 1e2
-        for _ in range(50):
-            step = math.sqrt(narrow * wide)
-            narrow, wide = (step, wide) if count(step) > size else (narrow, step)
-    return np.linspace(*ends(step), count(step) if size is None else size)
+    size = max(_FEWEST, count(_STEP)) if size is None else size
+    narrow, wide = 1e-2, 1e2
+    for _ in range(50):
+        step = math.sqrt(narrow * wide)
+        narrow, wide = (step, wide) if count(step) > size else (narrow, step)
+    return np.linspace(*ends(wide), size)
 
 
 class AbilityIntegrals:
