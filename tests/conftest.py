@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import signal
 import sys
@@ -10,6 +11,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+# Read when NumPy and JAX are loaded, by the processes that tests start too. Beside other processes of tests the threads
+# of BLAS wait for each other and burn up to five times the work; JAX compiles in two thirds of the time without -O.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import matplotlib
 import pytest
@@ -24,9 +30,6 @@ from pyturingvi.bridge.problems import examine_environment
 from pyturingvi.errors import EngineError
 
 matplotlib.use("Agg")
-
-# JAX compiles in two thirds of the time, and tests ask for no speed
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 # a shell starts its background jobs with SIGINT ignored, which the processes that tests interrupt would inherit
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -72,6 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest begin first, so that none is left over for one process at the end."""
     items.sort(key=lambda item: item.path.name not in _LONG)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported and collected stays to the end: the garbage collector need not look at it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

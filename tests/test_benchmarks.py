@@ -263,8 +263,8 @@ def test_a_case_that_fails_is_told_and_leaves_no_row(monkeypatch, capsys):
 
     case = SimpleNamespace(quiet=0.0, cores={0})
     monkeypatch.setattr(time_to_answer.os, "sched_setaffinity", lambda *_: None)
-    assert time_to_answer.case("answer_peers.py", "nuts", "no-such-problem", case) == []
-    assert "nuts no-such-problem: " in capsys.readouterr().err
+    assert time_to_answer.case("answer_case.py", "no-such-part", "eight-schools", case) == []
+    assert "no-such-part eight-schools: " in capsys.readouterr().err
 
 
 def test_the_script_fills_its_table_and_says_what_is_missed(monkeypatch, capsys, tmp_path):

@@ -219,8 +219,16 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
 
 
 # ---- stopped otherwise -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("family", ["mean-field", tv.Structured(standardized=False), "markov", "full-rank"], ids=str)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        ("mean-field", "float64"),
+        (tv.Structured(standardized=False), "float32"),
+        ("markov", "float64"),
+        ("full-rank", "float32"),
+    ],
+    ids=str,
+)
 def test_a_run_goes_on_from_any_update(tmp_path: Path, family: Any, dtype: str) -> None:
     """300 is in the second block of draws, which has 256 updates; at 320 the run is complete already."""
     settings = {"family": family, "elbo_every": 40, "dtype": dtype}

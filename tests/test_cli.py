@@ -1,8 +1,4 @@
-"""The command line as a user meets it: its output, its files and its exit code; in a process of its own for fits."""
-
-import os
-import subprocess
-import sys
+"""The command line as a user meets it: its output, its files and its exit code."""
 
 import numpy as np
 import pandas as pd
@@ -13,12 +9,6 @@ import pyturingvi as tv
 from pyturingvi import cli
 
 
-def run(*arguments, cwd, timeout=120):
-    environment = {**os.environ, "PYTHONWARNINGS": "error", "MPLBACKEND": "Agg", "COLUMNS": "120"}
-    command = [sys.executable, "-m", "pyturingvi.cli", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, env=environment)
-
-
 @pytest.fixture
 def here(tmp_path, command):
     """The command in this process, in a folder with one file: exit code, standard output and standard error."""
@@ -26,12 +16,12 @@ def here(tmp_path, command):
     return command
 
 
-def test_fit_writes_a_usable_fit_and_a_picture_and_prints_the_summary(tmp_path):
+def test_fit_writes_a_usable_fit_and_a_picture_and_prints_the_summary(tmp_path, here):
     """By natural gradients until they have converged, if nothing is said."""
-    done = run("fit", "rpoisson-small", "--family", "mean-field", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "beta[age]" in done.stdout
-    assert "ELBO" in done.stdout
+    code, shown, errors = here("fit", "rpoisson-small", "--family", "mean-field")
+    assert code == 0, errors
+    assert "beta[age]" in shown
+    assert "ELBO" in shown
     fit = tv.load_fit(tmp_path / "rpoisson-small-mean-field.npz")
     assert fit.status == "converged"
     assert fit.model.label == "rpoisson-small"
@@ -94,8 +84,8 @@ def test_what_the_command_leaves_open(here, monkeypatch, options, counts):
 
 def test_refine_corrects_the_globals_of_a_table(tmp_path, here):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=60)
-    counts = rng.poisson(np.exp(0.5 + 0.4 * x + 0.5 * rng.normal(size=60)))
+    x = rng.normal(size=30)
+    counts = rng.poisson(np.exp(0.5 + 0.4 * x + 0.5 * rng.normal(size=30)))
     pd.DataFrame({"x": x, "counts": counts}).to_csv(tmp_path / "table.csv", index=False)
     options = "--model robust-poisson --response counts --covariates x --refine --no-plot --quiet"
     code, shown, errors = here("fit", "table.csv", *options.split())

@@ -8,6 +8,7 @@ import pytest
 
 from pyturingvi import data
 from pyturingvi.data import (
+    critlangacq,
     load_critlangacq,
     load_verbagg,
     simulate_irt,
@@ -61,8 +62,14 @@ def test_missing_answers_are_nan(tmp_path):
     assert np.argwhere(loaded.isna().to_numpy()).tolist() == [[3, 2]]
 
 
-def test_pieces_are_put_together_in_order(tmp_path):
-    n = 50_007  # longer than one piece of the reader
+def test_pieces_are_put_together_in_order(tmp_path, monkeypatch):
+    n, whole = 2_007, critlangacq.read_csv
+    small = 500  # in place of pieces of 50,000 rows
+    monkeypatch.setattr(
+        critlangacq,
+        "read_csv",
+        lambda *a, **k: whole(*a, **{**k, **({"chunksize": small} if "chunksize" in k else {})}),
+    )
     rng = np.random.default_rng(1)
     answers = rng.integers(0, 2, (n, 95))
     blank = np.zeros((n, 30), dtype=int)

@@ -9,11 +9,13 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import typer
 
 import pyturingvi as tv
 from pyturingvi.cli import app
+from pyturingvi.problems import load_problem
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -39,9 +41,18 @@ def blocks() -> list:
     return found
 
 
+def few_rows(name, **options):
+    """The problem; of rpoisson-small, which test_cli.py fits as it is, 200 rows."""
+    model = load_problem(name, **options)
+    if name != "rpoisson-small":
+        return model
+    return tv.models.RobustPoisson(pd.DataFrame(model.X[:200], columns=model.covariates), model.y[:200])
+
+
 @pytest.mark.parametrize("block", blocks())
 def test_a_block_of_a_page_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tv, "load_problem", few_rows)
     for shown, small in SMALLER.items():
         block = block.replace(shown, small)
     exec(compile(block, "page", "exec", dont_inherit=True), {"__name__": "page"})

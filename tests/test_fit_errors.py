@@ -305,10 +305,10 @@ def test_memory_without_a_limit_can_be_asked_for() -> None:
     [
         ("structured", tv.Adam(1e-3), False, None),
         ("structured", tv.Adam(1e-3), True, tv.PolynomialAveraging()),
-        ("structured", tv.SGD(1e-3), True, None),
+        pytest.param("structured", tv.SGD(1e-3), True, None, marks=pytest.mark.slow),
         ("markov", tv.Adam(1e-3), False, None),
-        ("full-rank", tv.SGD(1e-3), False, tv.PolynomialAveraging()),
-        ("full-rank", tv.Adam(1e-3), True, None),
+        pytest.param("full-rank", tv.SGD(1e-3), False, tv.PolynomialAveraging(), marks=pytest.mark.slow),
+        pytest.param("full-rank", tv.Adam(1e-3), True, None, marks=pytest.mark.slow),
         ("full-rank", tv.SGD(1e-3), True, tv.PolynomialAveraging()),
     ],
 )

@@ -236,7 +236,7 @@ def simulated_returns(seed: int) -> np.ndarray:
 NUTS = {0: ((0.9787, 0.0122), (0.2093, 0.0451)), 1: ((0.9922, 0.0061), (0.1584, 0.0308))}
 
 
-@pytest.mark.parametrize("seed", NUTS)
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_volatility_that_persists_is_found_where_nuts_finds_it(seed: int) -> None:
     """Within half a standard deviation of NUTS; the structured family takes it for days without a memory."""
     model = tv.models.StochasticVolatility(simulated_returns(seed)[:, None])

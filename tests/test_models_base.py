@@ -83,7 +83,11 @@ def test_float32_at_the_real_size(case: str) -> None:
     assert_float32_agrees(model, draw_points(model, 3), of_density, of_gradient)
 
 
-@pytest.mark.parametrize("case", [case for case in REAL if case != "missing"])  # a thousand points, cell by cell
+# a thousand points, cell by cell; test_models_irt.py has the pieces of answers in small
+@pytest.mark.parametrize(
+    "case",
+    ["rpoisson", "volatility missing", *(pytest.param(k, marks=pytest.mark.slow) for k in ("irt", "with offset"))],
+)
 def test_a_batch_cut_in_pieces_at_the_real_size(case: str) -> None:
     assert_batches_are_independent(REAL[case][0], draw_points(REAL[case][0], 3))
 

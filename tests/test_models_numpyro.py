@@ -137,7 +137,9 @@ def built(name: str) -> tv.models.NumPyro:
     return _built[name]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(  # README's and the docstring's eight schools are non-centred too
+    "name", [pytest.param(name, marks=pytest.mark.slow if name.endswith("non-centred") else ()) for name in CASES]
+)
 def test_the_log_density_is_numpyros_own_and_the_structure_is_found(name: str) -> None:
     function, args, layout, words = CASES[name]
     model = built(name)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import integrate
 from targets import TRACE, GaussianTarget, assert_same_run, hierarchical_normal
 
 import pyturingvi as tv
@@ -49,7 +49,7 @@ def optimal_elbo(target: GaussianTarget, family: Any) -> tuple[float, np.ndarray
 
 
 # ---- targets whose answer is known --------------------------------------------------------------------------
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
 @each_family
 def test_gaussian_targets_are_reached_whatever_their_units(family: str, scale: float) -> None:
     plain = hierarchical_normal()
@@ -369,14 +369,23 @@ def test_a_run_that_leaves_where_it_cannot_go_comes_back() -> None:
 
 def far_modes(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Halves of N(-30, 1) and N(30, 1) in all coordinates together, normalized."""
-    parts = np.stack([stats.norm.logpdf(points, place).sum(axis=1) for place in (-30, 30)])
+    half = 0.5 * points.shape[1] * math.log(2 * math.pi)
+    parts = np.stack([-0.5 * ((points - place) ** 2).sum(axis=1) - half for place in (-30, 30)])
     total = np.logaddexp(*parts)
     shares = np.exp(parts - total)[:, :, None]
     return total - math.log(2), shares[0] * (-30 - points) + shares[1] * (30 - points)
 
 
-@pytest.mark.parametrize("layout", [Layout(1, 0, 0), Layout(4, 0, 0), Layout(1, 3, 1), Layout(2, 3, 2)], ids=str)
-@pytest.mark.parametrize("family", ["structured", "full-rank"])
+@pytest.mark.parametrize(
+    ("layout", "family"),
+    [
+        (Layout(1, 0, 0), "structured"),
+        (Layout(4, 0, 0), "full-rank"),
+        (Layout(1, 3, 1), "full-rank"),
+        (Layout(2, 3, 2), "structured"),
+    ],
+    ids=str,
+)
 def test_a_fit_between_two_far_modes_ends_in_one(layout: Layout, family: str) -> None:
     """Its steps are as wide as the modes are apart, where they began: an ELBO of -1e86 was once what came of them."""
     model = tv.models.LogDensity(far_modes, layout)
@@ -451,8 +460,7 @@ def test_a_run_stopped_by_the_callback_goes_on_to_the_same_bits(tmp_path: Path, 
     assert_same_run(fit(poisson_model(3), family, checkpoint=path), whole)  # a run that has ended ends again
 
 
-@pytest.mark.parametrize("form", [True, False], ids=["standardized", "raw"])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("form", "dtype"), [(True, "float64"), (False, "float32")], ids=["standardized", "raw"])
 def test_a_budget_that_ends_within_a_leg_can_be_raised(tmp_path: Path, form: bool, dtype: str) -> None:
     family, path = Structured(standardized=form), tmp_path / "run.npz"
     whole = fit(poisson_model(3), family, dtype=dtype)
@@ -465,8 +473,7 @@ def test_a_budget_that_ends_within_a_leg_can_be_raised(tmp_path: Path, form: boo
     assert_same_run(fit(poisson_model(3), family, checkpoint=path, dtype=dtype), whole)
 
 
-@pytest.mark.parametrize("every", [None, 7])
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.65])
+@pytest.mark.parametrize(("share", "every"), [(0.1, None), (0.3, 7), (0.5, None), (0.65, 7)])
 def test_ctrl_c_within_a_leg_leaves_no_trace_after_resuming(tmp_path: Path, share: float, every: int | None) -> None:
     calls, stop = [0], [math.inf]
 
@@ -517,8 +524,7 @@ def test_an_exception_in_the_middle_carries_the_fit_so_far_and_leaves_no_trace(t
     assert_same_run(fit(failing.model, checkpoint=path), whole)
 
 
-@pytest.mark.parametrize("every", [None, 7])
-@pytest.mark.parametrize("n", [1, 4, 6])
+@pytest.mark.parametrize(("n", "every"), [(1, 7), (4, None), (6, 7)])
 def test_an_exception_in_the_callback_leaves_no_trace(tmp_path: Path, n: int, every: int | None) -> None:
     calls = []
 

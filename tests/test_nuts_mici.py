@@ -53,7 +53,7 @@ def test_counts_equal_their_conjugate_posterior() -> None:
         rate = np.exp(points)
         return (3.0 * points - 2.0 * rate).sum(axis=1), 3.0 - 2.0 * rate
 
-    draws = tv.sample_nuts(tv.models.LogDensity(density, tv.Layout(1, 0, 0)), 1000, 300, 2, progress=False)
+    draws = tv.sample_nuts(tv.models.LogDensity(density, tv.Layout(1, 0, 0)), 500, 200, 2, progress=False)
     expected = stats.gamma(3.0, scale=0.5)
     found = np.exp(draws.points.ravel())
     error = expected.std() / np.sqrt(draws.summary()["ess_bulk"].min())

@@ -413,8 +413,11 @@ def test_arviz_is_told_how_the_fit_ended(isotropic: tv.models.Model) -> None:
     assert attrs["elbo"] == fit.elbo["elbo"].iloc[-1]
 
 
-def test_a_fit_runs_without_standard_error(isotropic: tv.models.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fits_run_without_standard_error(
+    isotropic: tv.models.Model, executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As under pythonw, or in a service."""
     monkeypatch.setattr("sys.stderr", None)
     monkeypatch.setattr("sys.stdout", None)
     assert tv.fit(isotropic, n_iterations=2, elbo_samples=4).n_updates == 2
+    assert tv.sweep({"model": isotropic, "n_iterations": 2}, executor, out=tmp_path).status == "completed"

@@ -34,6 +34,11 @@ def default_fit(model: Any, **settings: Any) -> tv.Fit:
     return tv.fit(model, "structured", engine="numpy", progress=False, **settings)
 
 
+def log_normal(rest: np.ndarray, sd: float = 1.0) -> np.ndarray:
+    """SciPy's `norm.logpdf` in a tenth of its time, for densities that are called thousands of times."""
+    return -0.5 * (rest / sd) ** 2 - np.log(sd * np.sqrt(2 * np.pi))
+
+
 # ---- a normal hierarchy, all in closed form ------------------------------------------------------------------
 class NormalHierarchy:
     """z ~ N(0, I), y_n ~ N(B_n z, I), x_n ~ N(y_n, I/2), with the locals d_y long."""
@@ -49,11 +54,11 @@ class NormalHierarchy:
         d_z = self.layout.n_global
         z, y = points[:, :d_z], points[:, d_z:].reshape(len(points), *self.x.shape)
         rest, miss = y - np.einsum("nij,mj->mni", self.slopes, z), self.x - y
-        local = (stats.norm.logpdf(rest) + stats.norm.logpdf(miss, scale=np.sqrt(0.5))).sum(axis=2)
+        local = (log_normal(rest) + log_normal(miss, np.sqrt(0.5))).sum(axis=2)
         w = weights[:, :, None]
         g_y = w * (2 * miss - rest)
         g_z = -z + np.einsum("mni,nij->mj", w * rest, self.slopes)
-        return stats.norm.logpdf(z).sum(axis=1), local, np.hstack([g_z, g_y.reshape(len(points), -1)])
+        return log_normal(z).sum(axis=1), local, np.hstack([g_z, g_y.reshape(len(points), -1)])
 
     def density(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         prior, local, gradient = self.terms(points, np.ones((len(points), self.layout.n_local)))
@@ -444,11 +449,11 @@ def test_weights_that_prove_nothing_are_not_used() -> None:
         z, y = points[:, :-1], points[:, -1:]
         # ten banana-shaped pairs
         bend = z[:, 1::2] - 3 * z[:, ::2] ** 2
-        prior = stats.norm.logpdf(z[:, ::2]).sum(axis=1) + stats.norm.logpdf(bend, scale=0.1).sum(axis=1)
+        prior = log_normal(z[:, ::2]).sum(axis=1) + log_normal(bend, 0.1).sum(axis=1)
         g_z = np.empty_like(z)
         g_z[:, 1::2] = -bend / 0.01
         g_z[:, ::2] = -z[:, ::2] + 6 * z[:, ::2] * bend / 0.01
-        return prior, stats.norm.logpdf(y), np.hstack([g_z, -weights * y])
+        return prior, log_normal(y), np.hstack([g_z, -weights * y])
 
     def density(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         prior, local, gradient = terms(points, np.ones((len(points), 1)))

@@ -29,13 +29,13 @@ from pyturingvi.reproduce.theory_report import (
 
 pytest.importorskip("matplotlib")
 
-TINY = figure.Size((2, 4), 40, {"mean-field": (2,), "structured": (2,), "full-rank": (2,)}, seeds=2, best_seeds=1)
+TINY = figure.Size((2,), 40, {"mean-field": (2,), "structured": (2,), "full-rank": (2,)}, seeds=2, best_seeds=1)
 
 
 def make_tiny(patch):
     patch.setitem(figure.SIZES, "quick", TINY)
     patch.setattr(figure, "list_problems", lambda: list_problems().query("problem.str.endswith('small')"))
-    patch.setattr(figure, "published_scaling", lambda: published_scaling().query("n <= 200"))
+    patch.setattr(figure, "published_scaling", lambda: published_scaling().query("n <= 150"))
     patch.setattr(figure, "SCALE", np.array([0.5, 2.0]))
     patch.setattr(figure, "BORDER", np.array([-1.0, 0.25, 0.5, 0.75]))
     patch.setattr(figure, "MOST_UPDATES", 300)
@@ -136,7 +136,7 @@ def test_the_exact_variance_of_mean_field_on_the_isotropic_target_is_that_of_the
 
 def test_the_measured_variance_is_near_the_exact_one(made):
     off = made[0].read("variance").standard_errors_off
-    assert len(off) == 2 * 2 * 3 * 3 * 2
+    assert len(off) == 2 * 3 * 3 * 2
     assert (off.abs() < 5).mean() > 0.9  # its standard error, from 40 pairs of heavy tails, is itself noisy
 
 
@@ -149,7 +149,7 @@ def test_complexity_has_the_runs_and_the_published_ones(made):
     assert (ran.best_updates <= ran.updates_at_stepsize).all()
     assert ran.holds.astype(bool).all()
     published = published_scaling().merge(frame, on=["family", "n"])
-    assert len(published) == len(frame) - 3 == 9
+    assert len(published) == len(frame) - 3 == 6
     np.testing.assert_allclose(published.published_best_updates, published.iterations + 1, rtol=1e-7)
 
 
@@ -176,7 +176,7 @@ def test_the_effective_dimensions_are_those_of_the_problems_own_models(made, pro
 def test_the_report_tells_every_claim(made):
     _, text = made
     for words in (
-        r"the bound holds in 72 of 72 cases",
+        r"the bound holds in 36 of 36 cases",
         r"the promise is kept in 3 of 3 cases",
         r"promised T\s+observed T\s+ratio",
         r"rpoisson-small\s+1977\s+17\s+17\n",
@@ -194,7 +194,7 @@ def test_the_report_tells_every_claim(made):
 def test_a_bound_that_fails_and_a_promise_that_is_broken_are_reported_as_such(copied):
     frame = copied.read("variance")
     frame.loc[frame.index[:3], "holds"] = False
-    assert "holds in 69 of 72 cases" in report_variance(frame)[0]
+    assert "holds in 33 of 36 cases" in report_variance(frame)[0]
     frame = copied.read("complexity")
     late = frame.updates_at_stepsize.first_valid_index()
     frame.loc[late, "holds"] = False

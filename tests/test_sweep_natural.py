@@ -24,7 +24,7 @@ def test_the_cells_end_by_themselves_with_the_numbers_of_a_fit_and_the_same_byte
     grid = {"model": poisson, "family": ["mean-field", "structured"], "seed": [0, 7], "engine": "numpy"}
     with ThreadPoolExecutor(3) as threads:
         found = run(grid, threads, tmp_path / "a", keep="fit", n_threads=2)
-    run(grid, None, tmp_path / "b", keep="fit", n_workers=2)
+    run(grid, None, tmp_path / "b", keep="fit", n_workers=1)
     assert files(tmp_path / "a") == files(tmp_path / "b")
     assert (found.status, found.counts["converged"]) == ("completed", 4)
     assert "4 converged" in repr(found)

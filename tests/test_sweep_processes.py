@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -80,6 +81,15 @@ def undisturbed(tmp_path_factory):
     return files(out)
 
 
+@pytest.fixture(scope="module")
+def rarely_judged(tmp_path_factory):
+    """With one ELBO estimate, at the end."""
+    out = tmp_path_factory.mktemp("rarely_judged")
+    with ThreadPoolExecutor(1) as pool:
+        run({**slow_grid(), "elbo_every": 300}, pool, out, keep="fit")
+    return files(out)
+
+
 def progress(out):
     """Checkpoints and cells, with their times."""
     found = set()
@@ -89,8 +99,8 @@ def progress(out):
     return found
 
 
-def local(grid, out, **options):
-    return tv.sweep(grid, out=out, progress=False, n_workers=2, **options)
+def local(grid, out, n_workers=2, **options):
+    return tv.sweep(grid, out=out, progress=False, n_workers=n_workers, **options)
 
 
 # ---- the whole sweep killed ----------------------------------------------------------------------------------
@@ -102,7 +112,11 @@ def test_killed_again_and_again_it_ends_with_the_files_of_an_undisturbed_one(sta
         child.wait_until(lambda before=before: progress(out) - before)
         time.sleep(random.uniform(0.0, 0.5))
         if kill % 2:
+            workers = child.workers()
             child.kill()
+            gone, alive = psutil.wait_procs(workers, timeout=20)
+            assert len(gone) >= 2
+            assert not alive
         else:
             child.end()
         assert child.wait(30) == -signal.SIGKILL
@@ -114,19 +128,14 @@ def test_killed_again_and_again_it_ends_with_the_files_of_an_undisturbed_one(sta
     assert sorted(path.name for path in out.iterdir()) == ["cells", "fits", "timings"]
 
 
-def test_a_killed_sweep_takes_its_workers_with_it(start, tmp_path):
-    child = start(tmp_path / "out")
-    child.wait_until(lambda: list((tmp_path / "out" / "work").glob("*/checkpoint.npz")))
-    workers = child.workers()
-    child.kill()
-    child.wait(30)
-    gone, alive = psutil.wait_procs(workers, timeout=20)
-    assert len(gone) >= 2
-    assert not alive
-
-
-@pytest.mark.parametrize("kill", [os.killpg, os.kill], ids=["as a terminal does", "the sweep alone"])
-def test_ctrl_c_leaves_checkpoints_at_once_and_returns_what_there_is(start, executor, tmp_path, kill):
+@pytest.mark.parametrize(  # a terminal's reaches the workers too, who leave it to the sweep
+    "kill",
+    [
+        pytest.param(os.killpg, id="as a terminal does"),
+        pytest.param(os.kill, id="the sweep alone", marks=pytest.mark.slow),
+    ],
+)
+def test_ctrl_c_leaves_checkpoints_at_once_and_returns_what_there_is(start, executor, tmp_path, kill, rarely_judged):
     """Long before the next ELBO estimate, after ten seconds."""
     out, grid = tmp_path / "out", {**slow_grid(), "elbo_every": 300}
     child = start(out, pause="0.033", elbo_every=300)
@@ -144,8 +153,7 @@ def test_ctrl_c_leaves_checkpoints_at_once_and_returns_what_there_is(start, exec
     assert len(left) == 2
     assert all(0 < read_archive(path, "checkpoint", "test")[0]["iteration"] < 300 for path in left)
     assert run(grid, executor, out, keep="fit").counts == COUNTS
-    run(grid, executor, tmp_path / "calm", keep="fit")
-    assert files(out) == files(tmp_path / "calm")
+    assert files(out) == rarely_judged
 
 
 def test_ctrl_c_while_the_workers_start_is_quiet(start, tmp_path):
@@ -158,6 +166,7 @@ def test_ctrl_c_while_the_workers_start_is_quiet(start, tmp_path):
     assert (told.strip(), ours) == ("interrupted", [])
 
 
+@pytest.mark.slow  # test_open_core.py has a sweep without sys.stderr in this process
 def test_without_a_console_it_runs_in_local_workers(tmp_path):
     """As a service: sys.stderr is None."""
     code = "import sys, pyturingvi as tv; assert sys.stderr is None\n"
@@ -220,7 +229,7 @@ def test_each_worker_boots_once_and_n_of_them_share_the_cells(tmp_path, monkeypa
 
 def test_a_model_of_a_lambda_reaches_local_workers(tmp_path):
     model = tv.models.LogDensity(lambda points: (-0.5 * (points**2).sum(axis=1), -points), LAYOUT)
-    found = local({"model": model, **SMALL}, tmp_path)
+    found = local({"model": model, **SMALL}, tmp_path, n_workers=1)
     np.testing.assert_array_equal(found.traces()["elbo"], tv.fit(model, progress=False, **SMALL).elbo["elbo"])
 
 
@@ -231,7 +240,7 @@ def test_a_registered_class_of_ones_own_runs_in_local_workers(isotropic, tmp_pat
 
     tv.register(HalfSteps)
     try:
-        found = local({"model": isotropic, "optimizer": HalfSteps(0.02), **SIZES}, tmp_path, keep="fit")
+        found = local({"model": isotropic, "optimizer": HalfSteps(0.02), **SIZES}, tmp_path, 1, keep="fit")
         kept = found.fit(found.cells[0])
         np.testing.assert_array_equal(
             kept.params, tv.fit(isotropic, "structured", HalfSteps(0.02), progress=False, **SIZES).params
@@ -244,19 +253,40 @@ def test_a_registered_class_of_ones_own_runs_in_local_workers(isotropic, tmp_pat
     )
 
 
-def test_the_pool_of_the_standard_library(poisson, tmp_path):
+class Pickling(ThreadPoolExecutor):
+    """Hands over work and result as the standard library's pool of processes does: plainly pickled."""
+
+    def submit(self, function, /, *arguments, **options):
+        work = pickle.dumps((function, arguments, options))
+        return super().submit(self._run, work)
+
+    @staticmethod
+    def _run(work):
+        function, arguments, options = pickle.loads(work)
+        return pickle.loads(pickle.dumps(function(*arguments, **options)))
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        Pickling,
+        pytest.param(lambda n: ProcessPoolExecutor(n, mp_context=get_context("spawn")), marks=pytest.mark.slow),
+    ],
+    ids=["threads", "processes"],
+)
+def test_the_pool_of_the_standard_library(pool, poisson, tmp_path):
     """It pickles plainly."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        found = tv.sweep({"model": poisson, **SMALL}, pool, out=tmp_path, progress=False)
+    with pool(1) as made:
+        found = tv.sweep({"model": poisson, **SMALL}, made, out=tmp_path, progress=False)
     assert found.status == "completed"
 
 
 def test_submitit_runs_it_as_jobs(executor, tmp_path):
-    """Its local executor stands for Slurm: a process a job, and results through files."""
+    """Its local executor stands for Slurm: a process a job (here one), and results through files."""
     submitit = pytest.importorskip("submitit")
     jobs = submitit.AutoExecutor(folder=tmp_path / "jobs", cluster="local")
     jobs.update_parameters(timeout_min=2)
-    grid = {"model": tv.models.IsotropicGaussian(3), "seed": range(2), **SMALL}
+    grid = {"model": tv.models.IsotropicGaussian(3), **SMALL}
     found = tv.sweep(grid, jobs, out=tmp_path / "out", progress=False)
     assert found.status == "completed"
     run(grid, executor, tmp_path / "calm")
@@ -285,6 +315,7 @@ def test_dask_runs_it_to_the_same_files(dask_client, tmp_path, undisturbed):
     assert os.getpid() not in pids
 
 
+@pytest.mark.slow  # loky's workers are killed above; Dask starts a worker anew by itself
 def test_dask_with_a_worker_killed_in_the_middle(dask_client, executor, tmp_path):
     grid = kill_grid(tmp_path / "marks", times=1)
     found = tv.sweep(grid, dask_client.get_executor(), out=tmp_path / "out", progress=False)

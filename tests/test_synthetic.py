@@ -28,7 +28,7 @@ def test_published_curves_hold_216_finite_points_on_the_stated_stepsize_grid():
         ("mean-field", 200, -2, 3),
         ("structured", 100, -2, 3),
         ("structured", 200, -3, 3),
-        ("full-rank", 100, -2, 1),  # near its best stepsize
+        pytest.param("full-rank", 100, -2, 1, marks=pytest.mark.slow),  # near its best stepsize
     ],
 )
 def test_ten_samples_reproduce_the_published_number_of_updates(family, n, place, n_seeds):
