@@ -193,6 +193,23 @@ def schools(centred: bool) -> tv.models.LogDensity:
     return tv.models.LogDensity(density, tv.Layout(2, 8, 1), names=["mu", "log tau"], terms=terms)
 
 
+@pytest.mark.parametrize("sd", [0.5, 2.0])
+def test_the_neck_of_a_funnel_is_no_tail_for_being_high(sd: float) -> None:
+    """`v ~ N(0, sd^2)`, twelve `x_k ~ N(0, e^{2 v})`: the density rises to the left, its integral over x does not."""
+    n = 12
+
+    def with_gradient(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        v, x = z[:, :1], z[:, 1:]
+        pull = x * np.exp(-2 * v)
+        slopes = np.hstack([-v / sd**2 + (pull * x).sum(axis=1, keepdims=True) - n, -pull])
+        return (-0.5 * v**2 / sd**2 - n * v)[:, 0] - 0.5 * (pull * x).sum(axis=1), slopes
+
+    frame = Gaussian(np.zeros(1 + n), np.diag([sd, *np.ones(n)]))
+    left = frame.place(-4.5 * np.eye(1 + n)[:1])
+    assert with_gradient(left)[0] > with_gradient(np.zeros((1, 1 + n)))[0]  # higher than the middle
+    assert 0 not in [ridge.k for ridge in find_ridges(frame, with_gradient)]
+
+
 def exact() -> tuple[np.ndarray, np.ndarray]:
     """Means and standard deviations of mu and log tau: mu given tau is normal, log tau by a fine grid."""
     log_tau = np.linspace(-16, 7, 20_001)

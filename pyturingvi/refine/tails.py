@@ -3,14 +3,15 @@
 Weights say nothing of where no draw is. A standard deviation that may well be 0 has a logarithm whose density falls by
 e for each unit to the left and no faster, while a Gaussian laid through the middle has no draws there: their weights
 are even, and the tail is missing. A walk from the middle shows it, with the other globals kept where the density is
-highest given the one that is walked along.
+highest given the one that is walked along, and weighed by the volume that they have there: the neck of a funnel is
+high, and so narrow that next to nothing lies in it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import logsumexp
@@ -25,6 +26,9 @@ LOW = 12.0  # nats below the highest: what lies beyond is not missed
 _FINE = 2000
 _WIDER = 1.1  # of the other globals, so that their weights are bounded
 _RARE = math.log(4.0)  # draws a quarter as dense as they should be, or less
+_STEP = 0.1  # of differences of slopes, in the frame's standard deviations
+_FLATTEST = 1 / 16  # curvature that the others have at least, where it is 1 in the middle
+_MOST_ROWS = 30_000  # slopes that volumes may take
 LEAST_MISSING = 0.005  # of the density along a ridge: less moves no mean or standard deviation by much
 LARGEST_BEYOND = 0.01  # of the density along a ridge
 
@@ -46,7 +50,7 @@ class Ridge:
     others : (n, d) array
         How far the others had to go to be at their best, across `along`.
     logs : (n,) array
-        Log density there.
+        Log density there, with the volume of the others.
     """
 
     k: int
@@ -72,6 +76,12 @@ class Ridge:
         logs = PchipInterpolator(self.places, self.logs)(0.5 * (edges[1:] + edges[:-1]))
         shares = np.exp(logs - logs.max())
         return edges, shares / shares.sum()
+
+    @property
+    def fall(self) -> float:
+        """Nats by which the density has fallen, on its higher side, at the last place to which all are walked."""
+        seen = np.isin(np.abs(self.places), LOOKED[-1])
+        return float(self.logs.max() - self.logs[seen].max(initial=-math.inf))
 
     @property
     def beyond(self) -> float:
@@ -130,6 +140,8 @@ class Tails:
 def find_ridges(frame: Gaussian, with_gradient: WithGradient) -> list[Ridge]:
     """The ridges of the globals along which the density has mass far out from the frame, to either side.
 
+    Heights alone tell where the slopes that volumes take would be too many.
+
     Parameters
     ----------
     with_gradient : callable
@@ -149,7 +161,24 @@ def find_ridges(frame: Gaussian, with_gradient: WithGradient) -> list[Ridge]:
         both = [(-t, other, log) for t, other, log in walks[k].seen[:0:-1]] + walks[d + k].seen
         places, others, logs = (np.array(part) for part in zip(*both, strict=True))
         found.append(Ridge(k, along[k], places, others, logs))
-    return found
+    if sum(len(ridge.places) for ridge in found) * (d + 1) > _MOST_ROWS:
+        return found
+    return [ridge for ridge in (_with_volumes(frame, one, with_gradient) for one in found) if ridge.fall < _FALL]
+
+
+def _with_volumes(frame: Gaussian, ridge: Ridge, with_gradient: WithGradient) -> Ridge:
+    """The same with the density that the global has by Laplace's approximation over the others, up to a constant."""
+    u, d = ridge.points, len(ridge.along)
+    moved = (u[:, None] + _STEP * np.concatenate([np.zeros((1, d)), np.eye(d)])).reshape(-1, d)
+    slopes = (with_gradient(frame.place(moved))[1] @ frame.root).reshape(len(u), d + 1, d)
+    curvature = (slopes[:, :1] - slopes[:, 1:]) / _STEP
+    curvature = 0.5 * (curvature + np.swapaxes(curvature, 1, 2))
+    known = np.isfinite(curvature).all(axis=(1, 2))
+    curvature[~known] = np.eye(d)
+    along = np.outer(ridge.along, ridge.along)
+    across = np.eye(d) - along
+    values = np.linalg.eigvalsh(across @ curvature @ across + along)
+    return replace(ridge, logs=ridge.logs - 0.5 * np.log(np.maximum(values, _FLATTEST)).sum(axis=1))
 
 
 @dataclass
