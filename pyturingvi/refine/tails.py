@@ -50,7 +50,9 @@ class Ridge:
     others : (n, d) array
         How far the others had to go to be at their best, across `along`.
     logs : (n,) array
-        Log density there, with the volume of the others.
+        Log density there.
+    log_volumes : float or (n,) array
+        Log of the volume that the others have there, beside that in the middle of the frame.
     """
 
     k: int
@@ -58,6 +60,12 @@ class Ridge:
     places: np.ndarray
     others: np.ndarray
     logs: np.ndarray
+    log_volumes: np.ndarray | float = 0.0
+
+    @property
+    def marginal(self) -> np.ndarray:
+        """Log density (n,) of the global along the walk, the others integrated out."""
+        return self.logs + self.log_volumes
 
     @property
     def points(self) -> np.ndarray:
@@ -73,7 +81,7 @@ class Ridge:
         from scipy.interpolate import PchipInterpolator  # half a second to import
 
         edges = np.linspace(self.places[0], self.places[-1], _FINE + 1)
-        logs = PchipInterpolator(self.places, self.logs)(0.5 * (edges[1:] + edges[:-1]))
+        logs = PchipInterpolator(self.places, self.marginal)(0.5 * (edges[1:] + edges[:-1]))
         shares = np.exp(logs - logs.max())
         return edges, shares / shares.sum()
 
@@ -81,13 +89,13 @@ class Ridge:
     def fall(self) -> float:
         """Nats by which the density has fallen, on its higher side, at the last place to which all are walked."""
         seen = np.isin(np.abs(self.places), LOOKED[-1])
-        return float(self.logs.max() - self.logs[seen].max(initial=-math.inf))
+        return float(self.marginal.max() - self.marginal[seen].max(initial=-math.inf))
 
     @property
     def beyond(self) -> float:
         """Share of the density along the walk that lies beyond its ends, falling on as there; inf where it rises."""
         edges, shares = self.cells()
-        slopes = np.diff(self.logs)[[0, -1]] / np.diff(self.places)[[0, -1]] * np.array([1.0, -1.0])
+        slopes = np.diff(self.marginal)[[0, -1]] / np.diff(self.places)[[0, -1]] * np.array([1.0, -1.0])
         if (slopes <= 0).any():
             return math.inf
         return float((shares[[0, -1]] / (edges[1] - edges[0]) / slopes).sum())
@@ -167,7 +175,7 @@ def find_ridges(frame: Gaussian, with_gradient: WithGradient) -> list[Ridge]:
 
 
 def _with_volumes(frame: Gaussian, ridge: Ridge, with_gradient: WithGradient) -> Ridge:
-    """The same with the density that the global has by Laplace's approximation over the others, up to a constant."""
+    """The same with the volumes of the others by their curvature, as in Laplace's approximation."""
     u, d = ridge.points, len(ridge.along)
     moved = (u[:, None] + _STEP * np.concatenate([np.zeros((1, d)), np.eye(d)])).reshape(-1, d)
     slopes = (with_gradient(frame.place(moved))[1] @ frame.root).reshape(len(u), d + 1, d)
@@ -178,7 +186,7 @@ def _with_volumes(frame: Gaussian, ridge: Ridge, with_gradient: WithGradient) ->
     along = np.outer(ridge.along, ridge.along)
     across = np.eye(d) - along
     values = np.linalg.eigvalsh(across @ curvature @ across + along)
-    return replace(ridge, logs=ridge.logs - 0.5 * np.log(np.maximum(values, _FLATTEST)).sum(axis=1))
+    return replace(ridge, log_volumes=-0.5 * np.log(np.maximum(values, _FLATTEST)).sum(axis=1))
 
 
 @dataclass
