@@ -3,7 +3,7 @@
     python benchmarks/reference_exact.py                   # quadrature where it can be: results/references_exact.csv
     python benchmarks/references.py nuts [PROBLEM ...]     # NUTS, once: results/references_nuts.csv
     python benchmarks/references.py fits [PROBLEM ...]     # the fits beside it: results/references.csv
-    python benchmarks/references.py race                   # rpoisson-small, fit and refined, beside NUTS: seconds
+    python benchmarks/references.py race [PROBLEM ...]     # rpoisson-small, fit and refined, beside NUTS: seconds
     python benchmarks/references.py table                  # compared anew, the worst global of each fit, as Markdown
 
 `bias` is the distance of a mean from the reference in its standard deviations, `ratio` that of the standard
@@ -90,9 +90,17 @@ def fits(a: argparse.Namespace) -> None:
 
 def race(a: argparse.Namespace) -> None:
     """Fit and refine on both engines, beside NUTS with 500 + 500 draws of one chain, compilation included."""
+    for name in a.problems or [RACE]:
+        race_on(name, a)
+    frame = pd.read_csv(RACE_FILE)
+    print(markdown(frame, list(frame)))
+
+
+def race_on(name: str, a: argparse.Namespace) -> None:
+    """The rows of one problem."""
     from numpyro.infer import MCMC, NUTS
 
-    problem, right = PROBLEMS[RACE](), reference().loc[RACE]
+    problem, right = PROBLEMS[name](), reference().loc[name]
     start = clock()
     mcmc = MCMC(NUTS(problem.peer), num_warmup=500, num_samples=500, progress_bar=False)
     mcmc.run(jax.random.PRNGKey(0))
@@ -106,18 +114,18 @@ def race(a: argparse.Namespace) -> None:
                "share_of_nuts": seconds[0] / of_nuts[0], "share_of_nuts_cpu": seconds[1] / of_nuts[1],
                "ess_share": ess_share, "largest_bias": max(off), "least_ratio": min(ratios),
                "largest_ratio": max(ratios), "load": os.getloadavg()[0]}  # fmt: skip
-        write(RACE_FILE, {"problem": RACE, "method": method}, [row])
+        write(RACE_FILE, {"problem": name, "method": method}, [row])
 
     add("NumPyro NUTS", of_nuts, (np.nan, np.nan), np.nan, scalars(draws, problem.globals_))
     for engine in a.engines:
         fitted(PROBLEMS["four-groups"](), "structured", engine)  # imports, and the start of Julia
-        fit, seconds = fitted(problem, "structured", engine)
-        found, more = refined(fit)
-        draws = scalars(found.sample(20_000, local=False), problem.globals_)
-        share = found.refined.ess / len(found.refined.draws)
-        add(f"fit and refine, {engine}", seconds + more, more, share, draws)
-    frame = pd.read_csv(RACE_FILE)
-    print(markdown(frame, list(frame)))
+        for family in a.families:
+            fit, seconds = fitted(problem, family, engine)
+            found, more = refined(fit)
+            draws = scalars(found.sample(20_000, local=False), problem.globals_)
+            share = found.refined.ess / len(found.refined.draws)
+            first = "fit" if family == "structured" else family
+            add(f"{first} and refine, {engine}", seconds + more, more, share, draws)
 
 
 # ---- what is shown --------------------------------------------------------------------------------------------
@@ -154,6 +162,7 @@ def main() -> None:
     parser.add_argument("problems", nargs="*", help=", ".join(PROBLEMS))
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="of fits")
     parser.add_argument("--engines", nargs="+", default=["numpy", "julia"], help="of the race")
+    parser.add_argument("--families", nargs="+", default=["structured"], help="of the race, to be refined")
     parser.add_argument("--minutes", type=float, default=12.0, help="of NUTS, for each problem")
     parser.add_argument("--warmup", type=int, default=1000, help=f"of a chain of NUTS (target acceptance {TARGET})")
     parser.add_argument("--draws", type=int, default=2000, help="of a chain of NUTS")
