@@ -27,6 +27,7 @@ from pyturingvi.refine.proposals import (
     mixture_through,
     surrogate_through,
 )
+from pyturingvi.refine.start import newton_step
 from pyturingvi.refine.weighted_draws import WeightedDraws
 
 
@@ -291,6 +292,27 @@ def test_without_a_prior_that_costs_nothing_a_mixture_finds_the_tails() -> None:
     )
     bound, bound_error = draws.bound()
     assert bound == pytest.approx(expected + q.entropy(), abs=4 * bound_error)
+
+
+# ---- where the steps begin ------------------------------------------------------------------------------------
+def test_a_newton_step_from_a_narrow_fit_finds_a_normal_density() -> None:
+    """Three globals with correlations of 0.999, from a fit that has each by itself; a saddle and a slope stay."""
+    sds = np.array([0.1, 2.0, 30.0])
+    mean, covariance = np.array([1.0, -2.0, 50.0]), np.outer(sds, sds) * (0.999 + 0.001 * np.eye(3))
+    precision = np.linalg.inv(covariance)
+
+    def normal(z: np.ndarray, sign: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+        slopes = -(z - mean) @ precision
+        slopes[:, 2] *= sign
+        return 0.5 * np.einsum("ij,ij->i", z - mean, slopes), slopes
+
+    frame = Gaussian(np.array([1.05, -3.0, 40.0]), np.diag(0.05 * sds))
+    found = newton_step(frame, normal)
+    assert found is not None
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-8)
+    np.testing.assert_allclose(found.root @ found.root.T, covariance, rtol=1e-8)
+    assert newton_step(frame, lambda z: normal(z, -1.0)) is None
+    assert newton_step(frame, lambda z: (z[:, 0], np.ones_like(z))) is None
 
 
 # ---- against NUTS ---------------------------------------------------------------------------------------------

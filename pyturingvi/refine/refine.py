@@ -14,7 +14,7 @@ from pyturingvi.diagnosis.nodes import count_of, is_grid
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.engines.numpy_engine import NumpyEngine
 from pyturingvi.errors import InputError
-from pyturingvi.families import FullRank, Structured
+from pyturingvi.families import FullRank, MeanField, Structured
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import available_memory, check_refine_memory, refine_bytes
@@ -24,6 +24,7 @@ from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.refine.integrated_model import IntegratedModel
 from pyturingvi.refine.proposals import Gaussian, weighted_covariance
 from pyturingvi.refine.refinement import LEAST_SHARE, Refinement
+from pyturingvi.refine.start import newton_step
 from pyturingvi.refine.tails import LARGEST_BEYOND, LOOKED, LOW
 from pyturingvi.refine.weighted_draws import WeightedDraws
 from pyturingvi.settings import FitSpec, Settings
@@ -94,6 +95,8 @@ def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: boo
     )
     with one_blas_thread(), Workers(available_cores()) as workers, np.errstate(all="ignore"):
         stepping = _Stepping(model, parts, spec, seed, workers)
+        if type(fit.family) is MeanField:
+            stepping.begin()
         return stepping.run(n_nodes, n_draws, progress, checkpoint)
 
 
@@ -105,6 +108,13 @@ class _Stepping:
         self.mean, self.scale = parts.mean, parts.scale
         self.settings = _settings(len(parts.mean), seed)
         self.problems: list[str] = []
+
+    def begin(self) -> None:
+        """Bring q(z) nearer, where it has no correlations."""
+        integrals = self._at(None)
+        found = newton_step(Gaussian(self.mean, self.scale), lambda z: integrals.log_density_and_gradient(z, self._map))
+        if found is not None:
+            self.mean, self.scale = found.mean, found.root
 
     def run(self, n_nodes: int | None, n_draws: int, progress: bool, checkpoint: Path | None) -> Refined:
         """Choose the nodes, step, check the nodes again where q(z) now is, weight."""
