@@ -85,11 +85,16 @@ class Answers:
 
 
 class Block(NamedTuple):
-    """The answers of some neighbouring students, items first, as matrices of 0 and 1 or as sparse ones."""
+    """The answers of some neighbouring students, items first: matrices of True and False, or sparse ones of 1."""
 
     students: slice
     right: Any
     answered: Any  # None where all are
+
+    def in_floats(self) -> Block:
+        """The same in float64, as sums of products want it."""
+        both = (None if one is None else one.astype(np.float64, copy=False) for one in (self.right, self.answered))
+        return Block(self.students, *both)
 
     def counts(self, weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
         """Sums of weights (Q, n) of nodes times factors (n,) over the students who answered an item, (K or 1, Q)."""

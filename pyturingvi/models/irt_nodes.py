@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pyturingvi.models.irt_answers import Block
 from pyturingvi.models.parts import LOG_2PI
 
 if TYPE_CHECKING:
     from pyturingvi.models.irt import ItemResponse
-    from pyturingvi.models.irt_answers import Block
 
 _STEP = 1.25  # in standard deviations of the narrowest posterior: an error of 3e-6 there, and less for all others
 _FEWEST = 40  # nodes of a grid: more than wide posteriors need, for items far steeper than the fit has them
 _CELLS = 1 << 18  # of nodes and students at a time: a buffer that stays in cache
+_KEPT = 1 << 22  # cells of a table that is kept in float64 too: at most 64 MiB
 _FINER = 8  # a draw is uniform within a cell, an eighth of a step of the integrals wide
 _LARGEST = 4096
 
@@ -74,6 +75,8 @@ class AbilityIntegrals:
         self.model, self.t, self.size = model, grid, len(grid)
         self._step = float(grid[1] - grid[0])
         self._blocks = model._table.blocks(max(1, _CELLS // len(grid)))
+        if model.n_students * model.n_items <= _KEPT:
+            self._blocks = [block.in_floats() for block in self._blocks]
         self._n_right = sum(block.right.sum(axis=1) for block in self._blocks)
         self._prior = 0.5 * (grid**2 + LOG_2PI) - math.log(self._step)
         self._powers = np.stack([np.ones_like(grid), grid, grid**2])
@@ -91,7 +94,7 @@ class AbilityIntegrals:
             total = model._global_term(z) + items.centre @ self._n_right
             expected = np.zeros((len(z), model.n_items, 2))  # sums of ability times answer, and of answers
             expected[:, :, 1] = self._n_right
-            for block in self._blocks:
+            for block in map(Block.in_floats, self._blocks):
                 scores = items.gamma @ block.right
                 means = np.empty_like(scores)
                 counts = np.empty((len(z), 1 if block.answered is None else model.n_items, self.size))
@@ -117,7 +120,7 @@ class AbilityIntegrals:
         found = np.empty((2, len(z), self.model.n_students))
         with np.errstate(all="ignore"):
             items = _Items.at(self.model, z, self.t)
-            for block in self._blocks:
+            for block in map(Block.in_floats, self._blocks):
                 scores = items.gamma @ block.right
                 for row, (weights, _) in enumerate(self._weights(items, block, scores)):
                     sums, first, second = self._powers @ weights
@@ -132,7 +135,7 @@ class AbilityIntegrals:
         with np.errstate(all="ignore"):
             for place in range(len(z)):
                 items = _Items.at(self.model, z[place : place + 1], fine.t)
-                for block in fine._blocks:
+                for block in map(Block.in_floats, fine._blocks):
                     ((weights, _),) = fine._weights(items, block, items.gamma @ block.right)
                     mass = np.cumsum(weights, axis=0, out=weights)
                     chosen = (mass < source.uniform(size=mass.shape[1]) * mass[-1]).sum(axis=0)

@@ -97,7 +97,7 @@ class ResponseTable(Protocol):
         """All cells as a (K, J) int8 array: +1 right, -1 wrong, 0 missing."""
 
     def blocks(self, size: int) -> list[Block]:
-        """The answers of so many students at a time, in float64."""
+        """The answers of so many students at a time."""
 
 
 def table_of_codes(codes: np.ndarray) -> ResponseTable:
@@ -200,8 +200,7 @@ class DenseTable:
         found = []
         for first in range(0, self.n_students, size):
             own = self._signs[:, first : first + size]
-            answered = None if self.complete else np.abs(own).astype(np.float64)
-            found.append(Block(slice(first, first + size), (own > 0).astype(np.float64), answered))
+            found.append(Block(slice(first, first + size), own > 0, None if self.complete else own != 0))
         return found
 
     def codes(self) -> np.ndarray:
