@@ -537,13 +537,33 @@ def test_the_rate_recovers_after_some_good_legs_and_no_further_than_where_it_beg
 
 
 @pytest.mark.parametrize("rise", [1.0, 30.0])
-def test_a_slow_steady_rise_goes_on(rise: float) -> None:
-    plan = make_plan()
-    rate = plan.state.rate
-    for k in range(400):
-        assert feed(plan, rise * k) in ("best", "go on")
-    assert plan.words == "climbing"
-    assert plan.state.rate == rate
+def test_a_slow_steady_rise_goes_on_with_momentum(rise: float) -> None:
+    """The rate grows, the share that a direction makes at once does not; a rate of the user's own stays."""
+    for changes, largest in (({}, 2.5), ({"rate": 0.5}, 0.5), ({"momentum": 0.0}, 0.5), ({"momentum": 0.75}, 1.0)):
+        plan = make_plan(**changes)
+        for k in range(400):
+            assert feed(plan, rise * k) in ("best", "go on")
+            leg = plan.next_leg()
+            assert leg.rate * (1 - leg.momentum) <= 0.25 or leg.rate <= 0.5
+        assert plan.words == "climbing"
+        assert plan.state.rate == pytest.approx(largest)
+
+
+def test_momentum_waits_for_a_rise_above_the_noise_it_would_bring_and_for_a_run_without_setbacks() -> None:
+    for rise, noise, setbacks, grows in ((1.0, 4.0, 0, True), (1.0, 40.0, 0, False), (1.0, 4.0, 1, False)):
+        plan = make_plan()
+        rate = plan.state.rate
+        for _ in range(setbacks):
+            fail(plan)
+        for k in range(12):
+            feed(plan, rise * k, square=5.0 + noise, inner=5.0)
+        assert (plan.state.rate > rate) == grows
+        if grows:
+            fail(plan)
+            assert plan.state.rate < 2.5
+            for k in range(12):
+                feed(plan, rise * k)
+            assert plan.state.rate <= 2.5
 
 
 def test_directions_that_agree_keep_the_rate_though_noise_hides_the_rise() -> None:

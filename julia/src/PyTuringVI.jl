@@ -13,7 +13,7 @@ using Optimisers: Optimisers
 using PrecompileTools: @compile_workload, @setup_workload
 using Random: AbstractRNG, Xoshiro, rand!, randexp!, randn!
 using SHA: sha256
-using SpecialFunctions: digamma, logbeta, loggamma
+using SpecialFunctions: digamma, erfcinv, logbeta, loggamma
 using Zygote: Zygote
 
 include("layout.jl")

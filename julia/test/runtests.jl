@@ -3,6 +3,7 @@ using LinearAlgebra: I, det, tril
 using Optimisers: Optimisers
 using PyTuringVI: PyTuringVI as P
 using Random: MersenneTwister, randn
+using SpecialFunctions: erf
 using Test
 using Zygote: Zygote
 

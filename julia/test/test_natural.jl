@@ -220,7 +220,7 @@ end
 
 """Frames of draws, and what they were multiplied by."""
 function frames_of(layout, m, seed)
-    noise = P.PairedNoise(P.Gaussian(), seed, P.ScalePattern(P.Structured(), layout), Float64)
+    noise = P.PairedNoise(P.Gaussian(), seed, P.ScalePattern(P.Markov(), layout), Float64)  # whose draws have no twins
     P.prepare!(noise, 2 * m, true)
     return copy(P.draw!(noise, 0)), copy(noise.frames.lengths), copy(noise.frames.shares)
 end
@@ -255,8 +255,36 @@ end
     end
 end
 
+@testset "stratified draws are standard normal, one size in each part of the half-normal distribution" begin
+    n, m, times = 3, 4, 8000
+    rng = MersenneTwister(38)
+    draws = Array{Float64}(undef, n, m, times)
+    for t in 1:times
+        P.stratify!(rng, view(draws, :, :, t))
+    end
+    for i in 1:n, t in 1:10
+        parts = floor.(Int, m .* erf.(abs.(draws[i, :, t]) ./ sqrt(2)))
+        @test sort(parts) == 0:(m - 1)
+    end
+    within(x, expected, fourth) = abs(sum(x) / length(x) - expected) < 5 * sqrt((fourth - expected^2) / length(x))
+    for k in 1:m
+        one = draws[:, k, :]
+        for i in 1:n
+            @test within(one[i, :], 0, 1)
+            @test within(one[i, :] .^ 2, 1, 3)
+            @test within(one[i, :] .^ 4, 3, 105)
+            for j in 1:(i - 1)
+                @test within(one[i, :] .* one[j, :], 0, 1)
+                @test within((one[i, :] .* one[j, :]) .^ 2, 1, 9)
+            end
+        end
+    end
+    mean_squares = dropdims(sum(abs2, draws; dims=2); dims=2) ./ m  # of independent draws, their variance is 2/m
+    @test sum(abs2, mean_squares .- 1) / length(mean_squares) < 0.5 / m
+end
+
 @testset "frames are refused where they cannot be" begin
-    pattern = P.ScalePattern(P.Structured(), P.Layout(2, 3, 2))
+    pattern = P.ScalePattern(P.Markov(), P.Layout(2, 3, 2))
     @test_throws ArgumentError P.prepare!(P.PairedNoise(P.Laplace(), "1", pattern, Float64), 20, true)
     @test_throws ArgumentError P.prepare!(P.PairedNoise(P.Gaussian(), "1", pattern, Float64), 4, true)
     @test P.n_draws(P.prepare!(P.PairedNoise(P.Gaussian(), "1", pattern, Float64), 8, true)) == 8

@@ -78,7 +78,7 @@ class Structured(LocationScale):
         return not self.conditional_scale
 
     def mirrors_locals(self, layout: Layout) -> bool:
-        return self.conditional_scale and layout.n_global > 0 and layout.n_local > 0
+        return layout.n_global > 0 and layout.n_local > 0
 
     def n_params(self, layout: Layout) -> int:
         of_border = layout.local_dim * layout.n_global

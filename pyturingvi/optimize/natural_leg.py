@@ -38,6 +38,7 @@ class PlanState:
     leg_from: float = 0
     anneal_from: float = -1  # update at which the averaging began
     steady: float = 0  # update since which the rate is what it is
+    quickened: float = 0  # update at which the rate was last raised beyond the first
     falls: float = 0  # whether the rate falls in the leg at hand
     global_rate: float = 0.0
     setbacks: float = 0

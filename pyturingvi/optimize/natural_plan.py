@@ -31,6 +31,9 @@ _NOISE_LEFT = 0.1  # nats that the noise of the steps may cost in the end,
 _SHARE_LEFT = 0.003  # or this share of what the family itself loses, about half the variance of `log p - log q`
 _AGREE = 0.25  # inner products above this share of what noise brings say that directions agree
 _TURN, _TURNS_BACK = 3, 0.25  # legs that an average takes to turn; inner product that says so, as a share of the square
+_PATIENCE = 4  # legs that a climb is watched before anything is said of it
+_QUICKER = 1.5
+_LONGEST_STEP = 0.25  # share of a full step that a direction makes at once where momentum makes the rate
 _AVERAGING_RATE = 0.1  # the rate is halved down to here, and falls like 1/k below
 _GLOBAL_RATE = 0.3
 _LEAST_FIRST_RATE = 0.02
@@ -63,7 +66,7 @@ class NaturalPlan:
         self.dim, self.n_global = layout.dim, layout.n_global
         self.stages = stages_of(family, layout, warm)
         self.draws = [choose_draws(one, layout, n_samples, rate) for one in self.stages]
-        self.momentum, self.fixed = momentum, fixed
+        self.momentum, self.fixed, self.given_rate = momentum, fixed, rate is not None
         self.state = PlanState()
         self.history: list[tuple[float, ...]] = []
         self._begin_stage(0, 0)
@@ -94,9 +97,18 @@ class NaturalPlan:
         s, draws = self.state, self.present
         length = _LEG if draws.n_samples >= 64 else 2 * _LEG
         last = int(s.leg_from) + length
-        momentum = min(self.momentum, max(0.0, 1 - s.rate))
+        share = s.rate if s.rate <= draws.rate else _LONGEST_STEP / s.rate
+        momentum = min(self.momentum, max(0.0, 1 - share))
         anneal = int(s.leg_from) if s.falls else -1
         return Leg(last, s.rate, momentum, s.trust, draws.n_samples, draws.frames, anneal, s.global_rate)
+
+    @property
+    def _fastest(self) -> float:
+        """The largest rate: beyond what one direction bears, it is momentum's, and for the rates chosen here alone."""
+        draws = self.present
+        if self.given_rate or not draws.frames:
+            return draws.rate
+        return max(draws.rate, _LONGEST_STEP / (1 - self.momentum))
 
     # ---- decisions ----------------------------------------------------------------------------------------
     def finish_leg(self, done: int, rows: np.ndarray, broke: bool) -> str:
@@ -221,15 +233,19 @@ class NaturalPlan:
         variance = draws.n_samples * _LEG * squared_error
         costs = max(_NOISE_LEFT, _SHARE_LEFT / 2 * variance)
         agree = max(_AGREE * s.rate * noise, 0.2 * costs)
-        climbs = inner > agree or self._climbs()
+        waits = s.phase == CLIMB and done - max(s.since, s.quickened) < _PATIENCE * _LEG
+        climbs = inner > agree or self._climbs() or waits
         s.falls = 0.0
         if climbs:
             settled = not s.setbacks or sum(row[0] > s.since for row in self.history) >= _RECOVERY
             if inner > 3 * agree and s.rate < draws.rate and settled:  # the rate had fallen too far
                 s.rate, s.steady = min(draws.rate, 1.25 * s.rate), done
+            elif self._may_quicken(done, noise):
+                s.rate, s.quickened = min(self._fastest, _QUICKER * s.rate), done
         else:
             if s.phase == CLIMB:
                 s.phase, s.anneal_from = ANNEAL, done
+                s.rate = min(s.rate, draws.rate)
             if s.rate > _AVERAGING_RATE:
                 s.rate, s.steady = s.rate / 2, done
             else:
@@ -241,6 +257,16 @@ class NaturalPlan:
         recent = [row for row in self.history[-_TURN:] if row[0] > s.since]
         turns = any(row[3] < -max(_TURNS_BACK * row[4], agree) for row in recent)
         s.converged = float(not climbs and ((enough and not turns) or averaged >= _LONGEST_ANNEAL))
+
+    def _may_quicken(self, done: int, noise: float) -> bool:
+        """Whether the climb is long enough for momentum: it has lasted, and rises by more than faster noise costs."""
+        s = self.state
+        if s.setbacks or s.phase != CLIMB or not self.present.rate <= s.rate < self._fastest:
+            return False
+        if done - max(s.since, s.steady, s.quickened) < _PATIENCE * _LEG:
+            return False
+        rise, error = _rise(np.array([row[:3] for row in self.history[-_PATIENCE:]]), _PATIENCE // 2)
+        return rise > max(2 * error, _QUICKER * s.rate * noise / 4)
 
     def _climbs(self) -> bool:
         """Whether the ELBO has risen by more than its noise since the rate is what it is."""

@@ -10,6 +10,7 @@ from pyturingvi.layout import Layout
 
 _FIRST_RATE = 0.5
 _DRAWS_PER_DIMENSION = 4
+_FEW_ROWS, _FEW_NUMBERS = 32, 100_000  # of mirrored draws, whose rows are strata too, while they cost little
 _FEWEST_DRAWS, _MOST_DRAWS = 16, 2048
 
 
@@ -27,15 +28,20 @@ def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: fl
 
     The noise of a row of the scale grows with the number of its entries, so that the stable rate is proportional to M
     over the effective dimension. Frames take that noise away, but for what is not Gaussian in the posterior. Mirrored
-    draws come in fours, of which two pairs share the globals, so that there are twice as many.
+    draws come in fours, of which two pairs share the globals; they take away what is odd in a local too.
     """
-    copies = 2 if family.mirrors_locals(layout) else 1
-    size = copies * family.effective_dimension(layout)
+    mirrored = family.mirrors_locals(layout)
+    copies = 2 if mirrored else 1
+    dimension = family.effective_dimension(layout)
+    size = copies * dimension
     gaussian = type(family.base_distribution) is Gaussian
     per_dimension = _DRAWS_PER_DIMENSION * (1 if gaussian else 12)  # the noise does not vanish at the optimum
     few = min(256, max(_FEWEST_DRAWS, 20_000 // layout.dim))  # as many as cost no more than the overhead
-    m = n_samples or 2 * copies * (min(_MOST_DRAWS, max(few, per_dimension * size)) // (2 * copies))
-    frames = gaussian and type(family) is not MeanField and m >= 3 * size
+    rows = max(dimension, min(_FEW_ROWS, _FEW_NUMBERS // layout.dim))
+    many = 2 * copies * rows if mirrored and gaussian else per_dimension * size
+    m = n_samples or 2 * copies * (min(_MOST_DRAWS, max(few, many)) // (2 * copies))
+    # rows of the frames' own, and half as many for the locals to be orthogonal to them where signs do not see to it
+    frames = gaussian and type(family) is not MeanField and m >= (2 if mirrored else 3) * size
     if size == 1:
         bears = 0.6
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from concurrent.futures import Future
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from pyturingvi.families.base_distributions import BaseDistribution
+from pyturingvi.families.base_distributions import BaseDistribution, Gaussian
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.parallel import Workers
 
@@ -89,6 +90,7 @@ class AntitheticStream:
     mirrored : bool
         Let each row have a second one with the signs of all but the heads turned, where the number of rows is
         even. Sums of `h_n u_n u_z'` then have no noise of what is odd in u_n or in u_z, such as a local's skewness.
+        What is no head is stratified besides, for a Gaussian base: see `stratified_normal`.
     workers : Workers, optional
         Draw the next update's rows in the background, where they are many: it mostly asks for as many.
     """
@@ -121,15 +123,26 @@ class AntitheticStream:
     def _draw(self, iteration: int, n_rows: int, frames: bool) -> Array:
         source = generator(self.xp, self.seed, GRADIENT_STREAM, iteration)
         mirrored = self.mirrored and n_rows % 2 == 0
-        rows = self.xp.empty((n_rows // 2 if mirrored else n_rows, self.dim), dtype=self.dtype)
-        self.base.fill(source, rows)
-        if frames and self.n_heads:
+        frames = frames and self.n_heads > 0
+        rows = self._fill(source, n_rows // 2 if mirrored else n_rows, stratified=mirrored or not frames)
+        if frames:
             self._orthogonalize(rows, source, mirrored)
         if not mirrored:
             return rows
         rows = self.xp.concatenate([rows, rows])
         rows[n_rows // 2 :, self.n_heads :] *= -1
         return rows
+
+    def _fill(self, source: Any, n_rows: int, stratified: bool) -> Array:
+        """Independent rows; those that are to be orthogonal to heads are normal before, and cannot be stratified."""
+        xp, stratified = self.xp, stratified and type(self.base) is Gaussian
+        first = xp.empty((n_rows, self.n_heads if stratified else self.dim), dtype=self.dtype)
+        self.base.fill(source, first)
+        if not stratified:
+            return first
+        return xp.concatenate(
+            [first, stratified_normal(source, n_rows, self.dim - self.n_heads, self.dtype, xp)], axis=1
+        )
 
     def _orthogonalize(self, rows: Array, source: Any, mirrored: bool = False) -> None:
         """Turn independent rows into frames; those of mirrored rows are orthogonal to the others as they are."""
@@ -143,6 +156,28 @@ class AntitheticStream:
             y /= xp.sqrt(1 - (q * q).sum(axis=1, keepdims=True))
         # a row of q is a direction in m dimensions, of which the heads are some
         z[...] = q * xp.sqrt(2 * source.standard_gamma(m / 2, size=(m, 1), dtype=self.dtype))
+
+
+def stratified_normal(source: Any, m: int, n: int, dtype: np.dtype, xp: ModuleType) -> Array:
+    """Standard normal numbers (m, n) whose columns are stratified: a Latin hypercube of the sizes |u|.
+
+    Each column has one size in each m-th part of the half-normal distribution, and signs at random; which row has
+    which part is shifted by a random number for each column, so that each row by itself has independent entries. Sums
+    over the rows of what depends on a single column have next to no noise (McKay, Beckman and Conover, 1979).
+    """
+    signed = source.random((m, n), dtype=dtype)
+    signed *= 2
+    signed -= 1
+    signed += np.finfo(dtype).eps / 4  # never 0, whose quantile is infinite
+    tail = abs(signed)
+    tail += (xp.arange(m)[:, None] + source.integers(0, m, size=n)) % m
+    tail *= 0.5 / m
+    return xp.copysign(_normal_quantile(xp)(tail), signed)
+
+
+def _normal_quantile(xp: ModuleType) -> Any:
+    special = importlib.import_module("scipy.special" if xp is np else "cupyx.scipy.special")
+    return special.ndtri
 
 
 class GivenNoise:

@@ -95,8 +95,9 @@ Draws that stand for themselves and their opposites: `draw!` gives d x M/2, afte
 (Gaussian base only) the heads, the coordinates of C's dense columns, are orthogonal to each other over the draws, and the
 others to them, but for a factor that each draw has of its own: so each single draw remains a standard normal one.
 
-With conditional widths, each draw has a second one with the signs of all but the heads turned, where M/2 is even: sums of
-`h_n u_n u_z'` then have no noise of what is odd in u_n or in u_z, such as a local's skewness.
+With structured scales, each draw has a second one with the signs of all but the heads turned, where M/2 is even: sums of
+`h_n u_n u_z'` then have no noise of what is odd in u_n or in u_z, such as a local's skewness. What is no head is stratified
+besides, for a Gaussian base: see `stratify!`.
 """
 mutable struct PairedNoise{B<:BaseDistribution,T,P<:ScalePattern}
     const base::B
@@ -120,7 +121,10 @@ n_signs(::PairedNoise) = 2
 n_draws(noise::PairedNoise) = 2 * size(noise.rounded, 2)
 
 """Whether each of m draws is one of two that have the same heads."""
-is_mirrored(noise::PairedNoise, m::Int) = noise.pattern.n_widths > 0 && iseven(m)
+function is_mirrored(noise::PairedNoise, m::Int)
+    pattern = noise.pattern
+    return pattern.n_dense > 0 && pattern.n_blocks > 0 && pattern.n_links == 0 && iseven(m)
+end
 
 """
     prepare!(noise, n_samples, frames)
@@ -153,11 +157,38 @@ end
 """Draws (d x M/2) of the update `iteration`, counted from 0; good until the next call."""
 function draw!(noise::PairedNoise, iteration::Int)
     rng = generator(noise.seed, GRADIENT_STREAM, iteration)
-    fill_noise!(rng, noise.base, noise.draws)
     mirrored = size(noise.rounded, 2) != size(noise.draws, 2)
+    fill_independent!(rng, noise, mirrored || isnothing(noise.frames))
     isnothing(noise.frames) || make_frames!(noise.draws, rng, noise.frames, mirrored)
     mirrored && return mirror!(noise.rounded, noise.draws, noise.pattern.n_dense)
     return noise.rounded === noise.draws ? noise.draws : copyto!(noise.rounded, noise.draws)
+end
+
+"""Draws that do not know of each other; those that are to be orthogonal to heads are normal before, never stratified."""
+function fill_independent!(rng::AbstractRNG, noise::PairedNoise, stratified::Bool)
+    stratified && noise.base isa Gaussian || return fill_noise!(rng, noise.base, noise.draws)
+    n = noise.pattern.n_dense
+    view(noise.draws, 1:n, :) .= randn!(rng, Matrix{Float64}(undef, n, size(noise.draws, 2)))
+    stratify!(rng, view(noise.draws, (n + 1):size(noise.draws, 1), :))
+    return noise.draws
+end
+
+"""
+Standard normal numbers (n x m) whose rows are stratified: a Latin hypercube of the sizes |u|. Each coordinate has one size in
+each m-th part of the half-normal distribution, and signs at random; which draw has which part is shifted by a random number
+for each coordinate, so that each draw by itself has independent entries. Sums over the draws of what depends on a single
+coordinate have next to no noise (McKay, Beckman and Conover, 1979).
+"""
+function stratify!(rng::AbstractRNG, out::AbstractMatrix{Float64})
+    n, m = size(out)
+    shifts = rand(rng, 0:(m - 1), n)
+    for k in 1:m, i in 1:n
+        signed = 2 * rand(rng) - 1 + eps() / 4  # never 0, whose quantile is infinite
+        part = k - 1 + shifts[i]
+        part -= part < m ? 0 : m
+        out[i, k] = copysign(sqrt(2) * erfcinv((part + abs(signed)) / m), signed)
+    end
+    return out
 end
 
 # given draws are used as they are, however many
