@@ -335,7 +335,7 @@ def test_a_scale_near_0_is_as_nuts_has_it(groups: tuple[tv.Fit, tv.Fit]) -> None
     mean, sd = refined.summary().loc["s_eta", ["mean", "sd"]]
     assert mean == pytest.approx(nuts["s_eta"][0], abs=0.25 * nuts["s_eta"][1])
     assert sd == pytest.approx(nuts["s_eta"][1], rel=0.25)
-    assert fit.summary().loc["s_eta", "mean"] > nuts["s_eta"][0] + nuts["s_eta"][1]  # what was to be mended
+    assert fit.summary().loc["s_eta", "mean"] > nuts["s_eta"][0] + 0.5 * nuts["s_eta"][1]  # what was to be mended
     at = np.array([0.96531515, -0.55084991, 0.14352623, 0.58654796, 1.09681641])  # alpha and beta
     sds = np.array([0.53868913, 0.54019246, 0.54410291, 0.54295818, 0.5428116])
     np.testing.assert_allclose((refined.location[3:8] - at) / sds, 0, atol=0.25)

@@ -17,6 +17,7 @@ import numpy as np
 from pyturingvi.families import Family, MeanField
 from pyturingvi.layout import Layout
 from pyturingvi.optimize.natural_leg import ANNEAL, CLIMB, Leg, PlanState
+from pyturingvi.optimize.natural_rise import has_risen, rise_of
 from pyturingvi.optimize.natural_stages import Draws, choose_draws, stages_of
 
 HISTORY_COLUMNS = 7
@@ -33,12 +34,12 @@ _AGREE = 0.25  # inner products above this share of what noise brings say that d
 _TURN, _TURNS_BACK = 3, 0.25  # legs that an average takes to turn; inner product that says so, as a share of the square
 _PATIENCE = 4  # legs that a climb is watched before anything is said of it
 _QUICKER = 1.5
+_STILL_PAYS = 0.25  # rise in so long a time, as a share of what the noise of the rate costs, that momentum is kept for
 _LONGEST_STEP = 0.25  # share of a full step that a direction makes at once where momentum makes the rate
 _AVERAGING_RATE = 0.1  # the rate is halved down to here, and falls like 1/k below
 _GLOBAL_RATE = 0.3
 _LEAST_FIRST_RATE = 0.02
 _LONGEST_ANNEAL = 2000
-_SURE = 2.5  # standard errors of a rise
 
 
 class NaturalPlan:
@@ -191,7 +192,7 @@ class NaturalPlan:
         feel, where their own is 1 each: their scales would collapse, and grow back no faster than the noise fades.
         """
         s = self.state
-        first = s.stage > 0 and sum(row[0] > s.since for row in self.history) == 1
+        first = s.stage > 0 and self._legs_since(s.since) == 1
         if not (first and global_square and s.phase == CLIMB):
             return False
         bears = max(_LEAST_FIRST_RATE, 2 * self.n_global / max(noise, 1e-300))  # steady steps leave rate/2 of it
@@ -219,7 +220,7 @@ class NaturalPlan:
         rows = np.array([row[:3] for row in self.history if row[0] > s.since]).reshape(-1, 3)
         if len(rows) < 3:
             return True
-        s.rise, s.rise_error = _rise(rows, 1)
+        s.rise, s.rise_error = rise_of(rows, 1)
         return s.rise_error > self._far or s.rise > max(2 * s.rise_error, _WORTH)
 
     def _steer(self, done: int, rate: float) -> None:
@@ -233,14 +234,16 @@ class NaturalPlan:
         variance = draws.n_samples * _LEG * squared_error
         costs = max(_NOISE_LEFT, _SHARE_LEFT / 2 * variance)
         agree = max(_AGREE * s.rate * noise, 0.2 * costs)
-        waits = s.phase == CLIMB and done - max(s.since, s.quickened) < _PATIENCE * _LEG
+        waits = s.phase == CLIMB and self._legs_since(max(s.since, s.quickened)) < _PATIENCE
         climbs = inner > agree or self._climbs() or waits
+        if s.rate > draws.rate and self._legs_since(s.quickened) >= 2 * _PATIENCE:
+            climbs = climbs and self._rise_of(_PATIENCE)[0] > _STILL_PAYS * s.rate * noise / 4
         s.falls = 0.0
         if climbs:
-            settled = not s.setbacks or sum(row[0] > s.since for row in self.history) >= _RECOVERY
+            settled = not s.setbacks or self._legs_since(s.since) >= _RECOVERY
             if inner > 3 * agree and s.rate < draws.rate and settled:  # the rate had fallen too far
                 s.rate, s.steady = min(draws.rate, 1.25 * s.rate), done
-            elif self._may_quicken(done, noise):
+            elif self._may_quicken(noise):
                 s.rate, s.quickened = min(self._fastest, _QUICKER * s.rate), done
         else:
             if s.phase == CLIMB:
@@ -258,32 +261,28 @@ class NaturalPlan:
         turns = any(row[3] < -max(_TURNS_BACK * row[4], agree) for row in recent)
         s.converged = float(not climbs and ((enough and not turns) or averaged >= _LONGEST_ANNEAL))
 
-    def _may_quicken(self, done: int, noise: float) -> bool:
+    def _legs_since(self, done: float) -> int:
+        return sum(row[0] > done for row in self.history)
+
+    def _may_quicken(self, noise: float) -> bool:
         """Whether the climb is long enough for momentum: it has lasted, and rises by more than faster noise costs."""
         s = self.state
         if s.setbacks or s.phase != CLIMB or not self.present.rate <= s.rate < self._fastest:
             return False
-        if done - max(s.since, s.steady, s.quickened) < _PATIENCE * _LEG:
+        if self._legs_since(max(s.since, s.steady, s.quickened)) < _PATIENCE:
             return False
-        rise, error = _rise(np.array([row[:3] for row in self.history[-_PATIENCE:]]), _PATIENCE // 2)
+        rise, error = self._rise_of(_PATIENCE // 2)
         return rise > max(2 * error, _QUICKER * s.rate * noise / 4)
+
+    def _rise_of(self, window: int) -> tuple[float, float]:
+        return rise_of(np.array([row[:3] for row in self.history[-2 * window :]]), window)
 
     def _climbs(self) -> bool:
         """Whether the ELBO has risen by more than its noise since the rate is what it is."""
         s = self.state
         rows = np.array([row[:3] for row in self.history if row[0] > max(s.since, s.steady)]).reshape(-1, 3)
-        if s.phase == CLIMB and len(rows) < 2:
-            return True
-        window, climbs = 1, False
-        while 2 * window <= len(rows) and window <= max(1, len(rows) // 4):
-            rise, error = _rise(rows, window)
-            if s.phase == CLIMB and error > self._far:
-                return True
-            if not climbs:
-                s.rise, s.rise_error = rise, error
-            climbs = climbs or rise > max(_SURE * error, 0.05 * window)
-            window *= 2
-        return climbs
+        found, s.rise, s.rise_error = has_risen(rows, s.phase == CLIMB, self._far, (s.rise, s.rise_error))
+        return found
 
     @property
     def _far(self) -> float:
@@ -313,10 +312,3 @@ class NaturalPlan:
         """Go on from what `scalars` gave."""
         self.state = PlanState(**{one.name: scalars[f"plan_{one.name}"] for one in fields(PlanState)})
         self.history = [tuple(row) for row in history]
-
-
-def _rise(rows: np.ndarray, window: int) -> tuple[float, float]:
-    """Rise of the ELBO from the last window of legs but one to the last, and its standard error."""
-    late, early = rows[-window:], rows[-2 * window : -window]
-    error = math.sqrt(late[:, 2].sum() + early[:, 2].sum()) / window
-    return float(late[:, 1].mean() - early[:, 1].mean()), error

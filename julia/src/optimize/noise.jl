@@ -106,11 +106,13 @@ mutable struct PairedNoise{B<:BaseDistribution,T,P<:ScalePattern}
     draws::Matrix{Float64}
     rounded::Matrix{T}  # the same array where T is Float64 and no draw has a second one
     frames::Union{Nothing,FrameBuffers}
+    const shifts::Vector{Int}
 end
 
 function PairedNoise(base::BaseDistribution, seed::AbstractString, pattern::ScalePattern, ::Type{T}) where {T}
     empty = Matrix{Float64}(undef, pattern.dim, 0)
-    return PairedNoise(base, String(seed), pattern, empty, rounded_like(empty, T), nothing)
+    shifts = Vector{Int}(undef, pattern.dim - pattern.n_dense)
+    return PairedNoise(base, String(seed), pattern, empty, rounded_like(empty, T), nothing, shifts)
 end
 
 rounded_like(draws::Matrix{Float64}, ::Type{Float64}) = draws
@@ -166,22 +168,26 @@ end
 
 """Draws that do not know of each other; those that are to be orthogonal to heads are normal before, never stratified."""
 function fill_independent!(rng::AbstractRNG, noise::PairedNoise, stratified::Bool)
-    stratified && noise.base isa Gaussian || return fill_noise!(rng, noise.base, noise.draws)
-    n = noise.pattern.n_dense
-    view(noise.draws, 1:n, :) .= randn!(rng, Matrix{Float64}(undef, n, size(noise.draws, 2)))
-    stratify!(rng, view(noise.draws, (n + 1):size(noise.draws, 1), :))
-    return noise.draws
+    n, U = noise.pattern.n_dense, noise.draws
+    stratified && noise.base isa Gaussian && n < size(U, 1) || return fill_noise!(rng, noise.base, U)
+    for k in axes(U, 2), i in 1:n
+        U[i, k] = randn(rng)
+    end
+    stratify!(rng, view(U, (n + 1):size(U, 1), :), noise.shifts)
+    return U
 end
 
 """
+    stratify!(rng, out, shifts)
+
 Standard normal numbers (n x m) whose rows are stratified: a Latin hypercube of the sizes |u|. Each coordinate has one size in
 each m-th part of the half-normal distribution, and signs at random; which draw has which part is shifted by a random number
 for each coordinate, so that each draw by itself has independent entries. Sums over the draws of what depends on a single
-coordinate have next to no noise (McKay, Beckman and Conover, 1979).
+coordinate have next to no noise (McKay, Beckman and Conover, 1979). `shifts` (n) is overwritten.
 """
-function stratify!(rng::AbstractRNG, out::AbstractMatrix{Float64})
+function stratify!(rng::AbstractRNG, out::AbstractMatrix{Float64}, shifts::Vector{Int})
     n, m = size(out)
-    shifts = rand(rng, 0:(m - 1), n)
+    rand!(rng, shifts, 0:(m - 1))
     for k in 1:m, i in 1:n
         signed = 2 * rand(rng) - 1 + eps() / 4  # never 0, whose quantile is infinite
         part = k - 1 + shifts[i]
