@@ -95,10 +95,10 @@ class WeightedDraws:
                 break
             needed = draws_for(self.z.shape[1])
             if weights.ess < needed:
-                mixture = around(q)
+                mixture, count = around(q), n  # no nearer than q(z), so that more are needed
             else:
-                mixture = mixture_through(self.z, weights.weights, weights.ess, source, needed)
-            self._add(mixture.draw(half, source), mixture)
+                mixture, count = mixture_through(self.z, weights.weights, weights.ess, source, needed), half
+            self._add(mixture.draw(count, source), mixture)
 
     def _tails(self, q: Gaussian) -> Tails | None:
         """Where the density along a global has mass that the proposals so far do not have."""
