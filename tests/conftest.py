@@ -19,7 +19,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import matplotlib
 import pytest
-from left_out import leave_out_drawing, leave_out_processes
+from left_out import draw_coarsely, leave_out_drawing, leave_out_processes
 from model_checks import BUNDLED
 from targets import GaussianTarget, hierarchical_normal
 
@@ -30,6 +30,7 @@ from pyturingvi.bridge.problems import examine_environment
 from pyturingvi.errors import EngineError
 
 matplotlib.use("Agg")
+draw_coarsely()
 
 # a shell starts its background jobs with SIGINT ignored, which the processes that tests interrupt would inherit
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -1,10 +1,11 @@
-"""What takes long and most tests are not about: pictures are not drawn, and sweeps start no processes."""
+"""What takes long and most tests are not about: pictures are drawn coarsely or not, and sweeps start no processes."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -21,6 +22,32 @@ class Threads(ThreadPoolExecutor):
 def leave_out_processes(patch: pytest.MonkeyPatch) -> None:
     """The cells of a sweep run in threads; `test_sweep_processes.py` has them in processes."""
     patch.setattr("pyturingvi.sweeps.pools.local_pool", Threads)
+
+
+def draw_coarsely() -> None:
+    """PNG files are drawn in a third of the time: once, with few dots, and where Matplotlib puts things by itself.
+
+    `redraw.py`, which the slow tests run, draws the experiments' as they are.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    whole = Figure.savefig
+
+    def coarse(self: Figure, target: Any, **options: Any) -> None:
+        if options.get("format") != "png":
+            return whole(self, target, **options)
+        before, engine = self.dpi, self.get_layout_engine()
+        self.set_layout_engine("none")
+        self.set_dpi(20)
+        canvas = FigureCanvasAgg(self)
+        canvas.draw()
+        Image.fromarray(np.asarray(canvas.buffer_rgba())).save(target, format="png")
+        self.set_dpi(before)
+        return self.set_layout_engine(engine)
+
+    Figure.savefig = coarse  # type: ignore[method-assign]
 
 
 def leave_out_drawing(patch: pytest.MonkeyPatch) -> None:

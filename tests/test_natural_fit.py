@@ -338,10 +338,10 @@ def cliff(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def test_what_has_no_optimum_never_converges(function: Any, family: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tv.ConvergenceWarning)
-        found = fit(tv.models.LogDensity(function, LAYOUT), family, n_iterations=600)
+        found = fit(tv.models.LogDensity(function, LAYOUT), family, n_iterations=300)
     assert found.status in ("diverged", "completed")
     assert np.isfinite(found.params).all()
-    assert found.n_updates <= 600
+    assert found.n_updates <= 300
     assert found.elbo["iteration"].iloc[-1] == found.n_updates
 
 
@@ -442,7 +442,8 @@ def whole_run(family: str, **changes: Any) -> tv.Fit:
     ("family", "place"),
     [
         *(("structured", place) for place in ("start", "second start", "climb", "averaging", "end")),
-        *((family, place) for family in ("markov", "full-rank") for place in ("second start", "averaging")),
+        ("markov", "averaging"),
+        ("full-rank", "second start"),
     ],
 )
 def test_a_run_stopped_by_the_callback_goes_on_to_the_same_bits(tmp_path: Path, place: str, family: str) -> None:

@@ -164,7 +164,7 @@ def test_with_the_locals_integrated_out_all_three_are_one() -> None:
 def test_refine_gives_the_same_evidence() -> None:
     evidence = []
     for form in FORMS:
-        fit = tv.fit(make(60, 2, form), progress=False, n_iterations=300).refine(progress=False)
+        fit = tv.fit(make(30, 2, form), progress=False, n_iterations=300).refine(n_draws=1000, progress=False)
         assert fit.refined is not None
         evidence.append((fit.refined.log_evidence, fit.refined.log_evidence_error))
         assert fit.summary().loc["s_eta", "mean"] > 0

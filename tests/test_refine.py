@@ -96,11 +96,11 @@ def test_the_bound_is_the_log_evidence_of_a_normal_hierarchy(local_dim: int, tol
     np.testing.assert_allclose(refined.location[:2] / sds, mean / sds, atol=4 / np.sqrt(1000))
     np.testing.assert_allclose(refined.global_sds / sds, 1, atol=4 / np.sqrt(2 * 1000))
     # y_n given z and x_n: precision 3
-    points = refined.sample_unconstrained(2000, seed=3)
+    points = refined.sample_unconstrained(1000, seed=3)
     means = np.einsum("nij,j->ni", target.slopes, mean)
     expected = (means + 2 * target.x) / 3
     spread = 1 / 3 + np.einsum("nij,jk,nik->ni", target.slopes, covariance, target.slopes) / 9
-    draws = points[:, 2:].reshape(2000, *target.x.shape)
+    draws = points[:, 2:].reshape(1000, *target.x.shape)
     np.testing.assert_allclose((draws.mean(axis=0) - expected) / np.sqrt(spread), 0, atol=4.5 / np.sqrt(1000))
     np.testing.assert_allclose(draws.var(axis=0) / spread, 1, atol=5 * np.sqrt(2 / 1000))
 

@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from model_checks import BUNDLED
 from scipy import stats
 from targets import Counting, GaussianTarget, dense_location_scale, fit_at, quick_fit, random_flat
 
@@ -160,12 +161,16 @@ def assert_same_fit(found: tv.Fit, fit: tv.Fit) -> None:
     assert found.summary(100).equals(fit.summary(100))
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["mean-field", "full-rank", tv.Structured("laplace", standardized=np.False_), tv.Markov("laplace")],
+_FORMS = ["mean-field", "full-rank", tv.Structured("laplace", standardized=np.False_), tv.Markov("laplace")]
+
+
+@pytest.mark.parametrize(  # each family of one model, each model with one family
+    ("name", "family"),
+    [*(("poisson", family) for family in _FORMS), *zip(("isotropic", "irt", "volatility"), _FORMS[1:], strict=True)],
     ids=str,
 )
-def test_a_saved_fit_comes_back_as_it_was(bundled_model: tv.models.Model, family: Any, tmp_path: Path) -> None:
+def test_a_saved_fit_comes_back_as_it_was(name: str, family: Any, tmp_path: Path) -> None:
+    bundled_model = copy.deepcopy(BUNDLED[name])
     bundled_model.label = "of the test (simulated)"
     averaging = tv.PolynomialAveraging(2)
     fit = quick_fit(bundled_model, family, n_iterations=30, elbo_every=10, averaging=averaging)

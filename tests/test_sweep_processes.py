@@ -227,26 +227,23 @@ def test_each_worker_boots_once_and_n_of_them_share_the_cells(tmp_path, monkeypa
     assert os.getpid() not in pids
 
 
-def test_a_model_of_a_lambda_reaches_local_workers(tmp_path):
-    model = tv.models.LogDensity(lambda points: (-0.5 * (points**2).sum(axis=1), -points), LAYOUT)
-    found = local({"model": model, **SMALL}, tmp_path, n_workers=1)
-    np.testing.assert_array_equal(found.traces()["elbo"], tv.fit(model, progress=False, **SMALL).elbo["elbo"])
-
-
-def test_a_registered_class_of_ones_own_runs_in_local_workers(isotropic, tmp_path):
+def test_a_lambda_and_a_registered_class_of_ones_own_run_in_local_workers(isotropic, tmp_path):
     class HalfSteps(tv.SGD):
         def constants(self, iteration):
             return tuple(constant / 2 for constant in super().constants(iteration))
 
+    model = tv.models.LogDensity(lambda points: (-0.5 * (points**2).sum(axis=1), -points), LAYOUT)
     tv.register(HalfSteps)
     try:
-        found = local({"model": isotropic, "optimizer": HalfSteps(0.02), **SIZES}, tmp_path, 1, keep="fit")
-        kept = found.fit(found.cells[0])
+        grid = [{"model": isotropic, "optimizer": HalfSteps(0.02), **SIZES}, {"model": model, **SMALL}]
+        found = local(grid, tmp_path, 1, keep="fit")
+        kept, other = map(found.fit, found.cells)
         np.testing.assert_array_equal(
             kept.params, tv.fit(isotropic, "structured", HalfSteps(0.02), progress=False, **SIZES).params
         )
     finally:
         del tv.optimize.Rule.registry["HalfSteps"]
+    np.testing.assert_array_equal(other.elbo["elbo"], tv.fit(model, progress=False, **SMALL).elbo["elbo"])
     assert kept.spec.optimizer["rule"] == "HalfSteps"
     np.testing.assert_array_equal(
         kept.params, tv.fit(isotropic, "structured", tv.SGD(0.01), progress=False, **SIZES).params

@@ -87,7 +87,7 @@ def test_it_goes_on_from_a_structured_fit_and_loses_nothing(poisson: tv.models.M
         _ = found.scale
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_adam_raises_the_elbo_too(poisson: tv.models.Model, dtype: Any) -> None:
     found = fit(poisson, optimizer=tv.Adam(1e-2), n_iterations=1500, elbo_every=100, dtype=dtype)
     plain = fit(poisson, "structured")
