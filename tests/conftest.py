@@ -10,27 +10,24 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Read when NumPy and JAX are loaded, by the processes that tests start too. Beside other processes of tests the threads
 # of BLAS wait for each other and burn up to five times the work; JAX compiles in two thirds of the time without -O.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
-import matplotlib
+os.environ["MPLBACKEND"] = "Agg"
+
+# what takes a second to import is imported by fixtures, since the process that hands out the tests waits for this file
 import pytest
 from left_out import draw_coarsely, leave_out_drawing, leave_out_processes
-from model_checks import BUNDLED
-from targets import GaussianTarget, hierarchical_normal
 
-import pyturingvi as tv
-from pyturingvi import cli
-from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, find_environment
-from pyturingvi.bridge.problems import examine_environment
-from pyturingvi.errors import EngineError
+if TYPE_CHECKING:
+    from targets import GaussianTarget
 
-matplotlib.use("Agg")
-draw_coarsely()
+    import pyturingvi as tv
+    from pyturingvi.bridge.environment import JuliaEnvironment
 
 # a shell starts its background jobs with SIGINT ignored, which the processes that tests interrupt would inherit
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -59,10 +56,12 @@ _LONG = {  # with Julia, and without it
     *("test_julia_package.py", "test_julia_runtime.py", "test_models_turing.py", "test_nuts.py"),
     *(
         "test_sweep_processes.py",
-        "test_refine.py",
-        "test_natural_fit.py",
-        "test_comparing.py",
+        "test_models_numpyro.py",
         "test_reproduce_files.py",
+        "test_natural_fit.py",
+        "test_refine.py",
+        "test_comparing.py",
+        "test_models_numpyro_data.py",
     ),
 }
 
@@ -80,6 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What has been imported and collected stays to the end: the garbage collector need not look at it each time."""
+    draw_coarsely()
     gc.collect()
     gc.freeze()
 
@@ -89,6 +89,10 @@ def _only_marked_tests_find_julia(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Tests marked `julia` use the environment that is set up; all others see a machine without one."""
+    from pyturingvi.bridge.environment import VARIABLES, find_environment
+    from pyturingvi.bridge.problems import examine_environment
+    from pyturingvi.errors import EngineError
+
     if request.node.get_closest_marker("julia") is None:
         monkeypatch.setenv("PYTURINGVI_CONFIG", str(tmp_path_factory.getbasetemp() / "no-settings"))
         for name in VARIABLES:
@@ -119,6 +123,8 @@ def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[Any, str, str]]:
     """The command line in this process, in a folder of its own: exit code, standard output and standard error."""
+    from pyturingvi import cli
+
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[Any, str, str]:
@@ -134,6 +140,8 @@ def command(
 @pytest.fixture
 def real() -> JuliaEnvironment:
     """The Julia environment that tests marked `julia` use."""
+    from pyturingvi.bridge.environment import find_environment
+
     found = find_environment()
     assert found is not None
     return found
@@ -158,24 +166,36 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gaussian_target() -> GaussianTarget:
+    from targets import hierarchical_normal
+
     return hierarchical_normal()
+
+
+_BUNDLED = ["isotropic", "poisson", "irt", "volatility"]
+
+
+def bundled(name: str) -> tv.models.Model:
+    from model_checks import BUNDLED
+
+    assert list(BUNDLED) == _BUNDLED
+    return copy.deepcopy(BUNDLED[name])
 
 
 @pytest.fixture
 def isotropic() -> tv.models.Model:
-    return copy.deepcopy(BUNDLED["isotropic"])
+    return bundled("isotropic")
 
 
 @pytest.fixture
 def poisson() -> tv.models.Model:
-    return copy.deepcopy(BUNDLED["poisson"])
+    return bundled("poisson")
 
 
 @pytest.fixture
 def irt() -> tv.models.Model:
-    return copy.deepcopy(BUNDLED["irt"])
+    return bundled("irt")
 
 
-@pytest.fixture(params=BUNDLED)
+@pytest.fixture(params=_BUNDLED)
 def bundled_model(request: pytest.FixtureRequest) -> tv.models.Model:
-    return copy.deepcopy(BUNDLED[request.param])
+    return bundled(request.param)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 
 
@@ -29,6 +28,7 @@ def draw_coarsely() -> None:
 
     `redraw.py`, which the slow tests run, draws the experiments' as they are.
     """
+    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL import Image

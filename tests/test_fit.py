@@ -61,8 +61,6 @@ def descend(target: GaussianTarget, family: Any) -> tv.Fit:
     [
         ("structured", (2, 3, 2)),
         ("structured", (1, 5, 1)),
-        ("structured", (3, 2, 1)),
-        (NON_STANDARDIZED, (2, 3, 2)),
         (NON_STANDARDIZED, (3, 2, 1)),
         ("full-rank", (2, 3, 2)),
     ],
@@ -99,7 +97,7 @@ def test_posterior_is_found_from_noisy_gradients(family: str, make: Any, gaussia
     column j of C, H is at least P's block on the rows of that column, and S = Cov(G u_j) is
     (1 + [i = j] ...)-weighted, at most 3 P's block: the error of C_ij is at most sqrt(3 w/(MT)) sd_i.
     """
-    n, n_samples, eta = 5_000, 32, 3.0
+    n, n_samples, eta = 2_500, 32, 3.0
     options: dict[str, Any] = {"averaging": tv.PolynomialAveraging(eta), "init_scale": 0.5, "elbo_every": n}
     fit = quick_fit(gaussian_target.model, family, make(0.02), n_iterations=n, n_samples=n_samples, **options)
     relative = math.sqrt((eta + 1) ** 2 / (2 * eta + 1) / (n_samples * n))

@@ -126,7 +126,7 @@ def test_scales_of_hierarchies_are_warned_of_where_a_grid_has_them_elsewhere(
 
 
 @pytest.mark.parametrize(
-    ("n", "sigma", "tau", "centred"), [(40, 0.3, 1.0, True), (40, 1.0, 2.0, True), (500, 0.3, 1.0, True)]
+    ("n", "sigma", "tau", "centred"), [(40, 0.3, 1.0, True), (40, 1.0, 2.0, True), (200, 0.3, 1.0, True)]
 )
 def test_scales_that_a_grid_has_as_the_fit_are_not_warned_of(n: int, sigma: float, tau: float, centred: bool) -> None:
     model, exact = groups(n, sigma, tau, centred)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,9 +27,18 @@ def test_the_record_says_what_it_was_made_with() -> None:
     assert about["date"]
 
 
-@pytest.mark.parametrize("rule", [rule.name for rule in RULES.values()])
-@pytest.mark.parametrize("family", list(FAMILIES))
-@pytest.mark.parametrize("kind", recorded_kinds())
+def recorded() -> list[Any]:
+    """Every family of every model, by each optimizer in turn; the other half is slow."""
+    found = []
+    for i, kind in enumerate(recorded_kinds()):
+        for j, family in enumerate(FAMILIES):
+            for k, rule in enumerate(RULES.values()):
+                marks = [] if (i + j + k) % len(RULES) == 0 else [pytest.mark.slow]
+                found.append(pytest.param(kind, family, rule.name, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "family", "rule"), recorded())
 def test_the_same_noise_leads_to_julias_parameters_after_200_updates(kind: str, family: str, rule: str) -> None:
     record = RecordedReference(kind)
     path = record.path(FAMILIES[family], rule)

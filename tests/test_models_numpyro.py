@@ -265,6 +265,7 @@ def test_terms_are_told_by_the_digits_of_their_block() -> None:
 
 
 # ---- fits -----------------------------------------------------------------------------------------------------
+@pytest.mark.slow  # test_models_jax.py has two doors to small data, test_benchmarks.py NumPyro's beside its source
 @pytest.mark.filterwarnings("ignore:.*The fit converged, but do not trust it")  # its scales, which refining widens
 def test_three_doors_to_radon_agree(radon: ModuleType) -> None:
     arrays = radon.data()

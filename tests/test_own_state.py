@@ -212,6 +212,14 @@ def test_an_odd_scalar_does_not_cost_a_run(tmp_path: Path, monkeypatch: pytest.M
         assert fit(model, optimizer=CountingRule(1e-3), n_iterations=5, checkpoint=path).n_updates == 5
 
 
+@pytest.fixture(scope="module")
+def whole_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Header and arrays of one after three updates."""
+    path = tmp_path_factory.mktemp("whole") / "run.npz"
+    fit(tv.models.RobustPoisson(*DATA), n_iterations=3, checkpoint=path)
+    return read_archive(path, "checkpoint", "test")
+
+
 @pytest.mark.parametrize(
     ("header", "arrays"),
     [
@@ -229,10 +237,11 @@ def test_an_odd_scalar_does_not_cost_a_run(tmp_path: Path, monkeypatch: pytest.M
     ],
     ids=str,
 )
-def test_a_damaged_checkpoint_is_told(tmp_path: Path, header: dict[str, Any], arrays: dict[str, Any]) -> None:
+def test_a_damaged_checkpoint_is_told(
+    tmp_path: Path, whole_checkpoint: Any, header: dict[str, Any], arrays: dict[str, Any]
+) -> None:
     model, path = tv.models.RobustPoisson(*DATA), tmp_path / "run.npz"
-    fit(model, n_iterations=3, checkpoint=path)
-    kept, vectors = read_archive(path, "checkpoint", "test")
+    kept, vectors = whole_checkpoint
     write_archive(path, {**kept, **header}, {**vectors, **arrays})
     with pytest.raises((InputError, OutputError), match=r"checkpoint: '.*run\.npz'"):
         fit(model, n_iterations=5, checkpoint=path)
