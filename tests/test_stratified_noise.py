@@ -20,7 +20,7 @@ def draws(m: int, n: int, times: int, dtype: Any = np.float64) -> np.ndarray:
     return np.array([stratified_normal(source, m, n, np.dtype(dtype), np) for _ in range(times)])
 
 
-@pytest.mark.parametrize("m", [1, 2, 17])
+@pytest.mark.parametrize("m", [1, 2, 12, 17])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_each_column_has_one_size_in_each_part_of_the_half_normal_distribution(m: int, dtype: Any) -> None:
     found = draws(m, 200, 3, dtype)
@@ -58,6 +58,14 @@ def test_a_mean_of_squares_has_the_noise_of_strata_and_no_more() -> None:
     np.testing.assert_allclose(found.mean(), 1, atol=5 * np.sqrt(expected / n))
 
 
+def test_a_mean_of_what_two_columns_do_together_has_no_more_noise_than_of_independent_rows() -> None:
+    found = draws(17, 4000, 1)[0]
+    for f in (np.abs, np.square):
+        g = f(found) - f(stats.norm.rvs(size=200_000, random_state=1)).mean()
+        products = g[:, :2000] * g[:, 2000:]
+        assert products.mean(axis=0).var() < 1.15 * products.var() / 17
+
+
 class Halves:
     """A generator whose uniform numbers are all where the quantile would be infinite."""
 
@@ -65,7 +73,7 @@ class Halves:
         return np.full(shape, 0.5, dtype)
 
     def integers(self, low: int, high: int, size: int) -> np.ndarray:
-        return np.zeros(size, dtype=int)
+        return np.zeros(size, dtype=int)  # row 0 has the outermost part
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -257,11 +257,11 @@ end
 end
 
 @testset "stratified draws are standard normal, one size in each part of the half-normal distribution" begin
-    n, m, times = 3, 4, 8000
+    n, m, times = 3, 5, 8000
     rng = MersenneTwister(38)
-    draws, shifts = Array{Float64}(undef, n, m, times), zeros(Int, n)
+    draws, strata = Array{Float64}(undef, n, m, times), (zeros(Int, n), zeros(Int, n))
     for t in 1:times
-        P.stratify!(rng, view(draws, :, :, t), shifts)
+        P.stratify!(rng, view(draws, :, :, t), strata...)
     end
     for i in 1:n, t in 1:10
         parts = floor.(Int, m .* erf.(abs.(draws[i, :, t]) ./ sqrt(2)))
@@ -280,8 +280,15 @@ end
             end
         end
     end
-    many, m = zeros(2000, 32), 32
-    mean_squares = sum(abs2, P.stratify!(rng, many, zeros(Int, 2000)); dims=2) ./ m
+    # what two coordinates do together: in a random order, at most m/(m - 1) times the noise of independent draws
+    spread(x) = sum(abs2, x .- sum(x) / length(x)) / length(x)
+    for (i, j) in ((1, 2), (1, 3)), f in (abs, u -> min(u * u, 4.0))
+        g = f.(draws) .- sum(f, draws) / length(draws)
+        products = g[i, :, :] .* g[j, :, :]
+        @test spread(sum(products; dims=1) ./ m) < 1.1 * m / (m - 1) * spread(products) / m
+    end
+    many, m = zeros(2000, 31), 31
+    mean_squares = sum(abs2, P.stratify!(rng, many, zeros(Int, 2000), zeros(Int, 2000)); dims=2) ./ m
     @test sum(abs2, mean_squares .- 1) / 2000 < 0.25 * 2 / m  # of independent draws, it is 2/m
 end
 

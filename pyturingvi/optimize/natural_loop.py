@@ -194,8 +194,9 @@ class _Loop:
         stepper, monitor, state = self.stepper, self.monitor, self.plan.state
         done = stepper.done
         value = self._estimate()
-        back = verdict not in ("converged", "diverged") and self.plan.is_lost(value, self.rows)
-        if back:
+        open_end = verdict not in ("converged", "diverged")
+        back = open_end and self.plan.is_lost(value, self.rows)
+        if back or (open_end and self.plan.is_below_best(value, monitor.rows[-1][2])):
             stepper.recall()
             value = self._estimate()
         if not self.plan.is_last_stage:

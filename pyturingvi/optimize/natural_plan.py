@@ -142,7 +142,7 @@ class NaturalPlan:
         error = math.sqrt(squared_error)
         if not math.isfinite(mean + error) or abs(mean) > _HUGE or self.is_lost(mean, rows):
             return self._set_back(done)
-        if s.phase == CLIMB and (mean < s.best - 1 - 5 * math.hypot(error, s.best_error) or self._swings(error)):
+        if s.phase == CLIMB and (self.is_below_best(mean, error) or self._swings(error)):
             return self._set_back(done)
         if self.is_last_stage and self._begins_too_fast(square - max(0.0, inner), global_square):
             return self._begin_again(done)
@@ -302,6 +302,10 @@ class NaturalPlan:
         else:  # nothing was stepped since the best
             return False
         return not elbo >= reference - _LOST * (error + self._far)
+
+    def is_below_best(self, elbo: float, error: float) -> bool:
+        """Whether an ELBO with this standard error is below the best by more than their noise."""
+        return elbo < self.state.best - 1 - 5 * math.hypot(error, self.state.best_error)
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def scalars(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pyturingvi.families import Family, FullRank, Markov, MeanField, Structured
@@ -10,7 +11,7 @@ from pyturingvi.layout import Layout
 
 _FIRST_RATE = 0.5
 _DRAWS_PER_DIMENSION = 4
-_FEW_ROWS, _FEW_NUMBERS = 32, 100_000  # of mirrored draws, whose rows are strata too, while they cost little
+_FEW_ROWS, _FEW_NUMBERS = 31, 100_000  # of mirrored draws, whose rows are strata too, while they cost little
 _FEWEST_DRAWS, _MOST_DRAWS = 16, 2048
 
 
@@ -37,7 +38,7 @@ def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: fl
     gaussian = type(family.base_distribution) is Gaussian
     per_dimension = _DRAWS_PER_DIMENSION * (1 if gaussian else 12)  # the noise does not vanish at the optimum
     few = min(256, max(_FEWEST_DRAWS, 20_000 // layout.dim))  # as many as cost no more than the overhead
-    rows = max(dimension, min(_FEW_ROWS, _FEW_NUMBERS // layout.dim))
+    rows = _next_prime(max(dimension, min(_FEW_ROWS, _FEW_NUMBERS // layout.dim)))  # as strata would have it
     many = 2 * copies * rows if mirrored and gaussian else per_dimension * size
     m = n_samples or 2 * copies * (min(_MOST_DRAWS, max(few, many)) // (2 * copies))
     # rows of the frames' own, and half as many for the locals to be orthogonal to them where signs do not see to it
@@ -47,6 +48,12 @@ def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: fl
     else:
         bears = _FIRST_RATE if frames else min(0.3, (0.05 if gaussian else 0.01) * m / size)
     return Draws(m, frames, bears if rate is None else rate)
+
+
+def _next_prime(n: int) -> int:
+    while any(n % k == 0 for k in range(2, math.isqrt(n) + 1)):
+        n += 1
+    return n
 
 
 def stages_of(family: Family, layout: Layout, warm: bool) -> list[Family]:

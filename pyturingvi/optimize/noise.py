@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from concurrent.futures import Future
 from types import ModuleType
 from typing import Any
@@ -161,16 +162,22 @@ class AntitheticStream:
 def stratified_normal(source: Any, m: int, n: int, dtype: np.dtype, xp: ModuleType) -> Array:
     """Standard normal numbers (m, n) whose columns are stratified: a Latin hypercube of the sizes |u|.
 
-    Each column has one size in each m-th part of the half-normal distribution, and signs at random; which row has
-    which part is shifted by a random number for each column, so that each row by itself has independent entries. Sums
-    over the rows of what depends on a single column have next to no noise (McKay, Beckman and Conover, 1979).
+    Each column has one size in each m-th part of the half-normal distribution, and signs at random, so that sums over
+    the rows of what depends on a single column have next to no noise (McKay, Beckman and Conover, 1979). Row k has
+    part `(a k + b) mod m`, with a and b at random for each column: where m is a prime, two rows of a column have any
+    two parts, as in a random order, so that what depends on several columns has no more noise than there; and a row by
+    itself has independent entries.
     """
+    factors = xp.asarray([a for a in range(1, m + 1) if math.gcd(a, m) == 1])
+    parts = xp.arange(m)[:, None] * factors[source.integers(0, len(factors), size=n)]
+    parts += source.integers(0, m, size=n)
+    parts %= m
     signed = source.random((m, n), dtype=dtype)
     signed *= 2
     signed -= 1
     signed += np.finfo(dtype).eps / 4  # never 0, whose quantile is infinite
     tail = abs(signed)
-    tail += (xp.arange(m)[:, None] + source.integers(0, m, size=n)) % m
+    tail += parts
     tail *= 0.5 / m
     return xp.copysign(_normal_quantile(xp)(tail), signed)
 

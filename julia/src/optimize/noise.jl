@@ -106,13 +106,14 @@ mutable struct PairedNoise{B<:BaseDistribution,T,P<:ScalePattern}
     draws::Matrix{Float64}
     rounded::Matrix{T}  # the same array where T is Float64 and no draw has a second one
     frames::Union{Nothing,FrameBuffers}
+    const factors::Vector{Int}  # of strata, as `shifts`
     const shifts::Vector{Int}
 end
 
 function PairedNoise(base::BaseDistribution, seed::AbstractString, pattern::ScalePattern, ::Type{T}) where {T}
     empty = Matrix{Float64}(undef, pattern.dim, 0)
-    shifts = Vector{Int}(undef, pattern.dim - pattern.n_dense)
-    return PairedNoise(base, String(seed), pattern, empty, rounded_like(empty, T), nothing, shifts)
+    strata = (Vector{Int}(undef, pattern.dim - pattern.n_dense) for _ in 1:2)
+    return PairedNoise(base, String(seed), pattern, empty, rounded_like(empty, T), nothing, strata...)
 end
 
 rounded_like(draws::Matrix{Float64}, ::Type{Float64}) = draws
@@ -173,25 +174,32 @@ function fill_independent!(rng::AbstractRNG, noise::PairedNoise, stratified::Boo
     for k in axes(U, 2), i in 1:n
         U[i, k] = randn(rng)
     end
-    stratify!(rng, view(U, (n + 1):size(U, 1), :), noise.shifts)
+    stratify!(rng, view(U, (n + 1):size(U, 1), :), noise.factors, noise.shifts)
     return U
 end
 
 """
-    stratify!(rng, out, shifts)
+    stratify!(rng, out, factors, shifts)
 
 Standard normal numbers (n x m) whose rows are stratified: a Latin hypercube of the sizes |u|. Each coordinate has one size in
-each m-th part of the half-normal distribution, and signs at random; which draw has which part is shifted by a random number
-for each coordinate, so that each draw by itself has independent entries. Sums over the draws of what depends on a single
-coordinate have next to no noise (McKay, Beckman and Conover, 1979). `shifts` (n) is overwritten.
+each m-th part of the half-normal distribution, and signs at random, so that sums over the draws of what depends on a single
+coordinate have next to no noise (McKay, Beckman and Conover, 1979). Draw k has part `mod(a k + b, m)`, with a and b at random
+for each coordinate: where m is a prime, two draws of a coordinate have any two parts, as in a random order, so that what
+depends on several coordinates has no more noise than there; and a draw by itself has independent entries. `factors` and
+`shifts` (n) are overwritten.
 """
-function stratify!(rng::AbstractRNG, out::AbstractMatrix{Float64}, shifts::Vector{Int})
+function stratify!(rng::AbstractRNG, out::AbstractMatrix{Float64}, factors::Vector{Int}, shifts::Vector{Int})
     n, m = size(out)
+    for i in 1:n
+        factors[i] = rand(rng, 1:m)
+        while gcd(factors[i], m) > 1
+            factors[i] = rand(rng, 1:m)
+        end
+    end
     rand!(rng, shifts, 0:(m - 1))
     for k in 1:m, i in 1:n
         signed = 2 * rand(rng) - 1 + eps() / 4  # never 0, whose quantile is infinite
-        part = k - 1 + shifts[i]
-        part -= part < m ? 0 : m
+        part = mod(k * factors[i] + shifts[i], m)
         out[i, k] = copysign(sqrt(2) * erfcinv((part + abs(signed)) / m), signed)
     end
     return out
