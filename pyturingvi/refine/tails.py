@@ -72,6 +72,10 @@ class Ridge:
         """The walk (n, d) in u."""
         return np.asarray(self.places[:, None] * self.along + self.others)
 
+    def at(self, which: np.ndarray) -> Ridge:
+        """The ridge at some of its places alone, heights without volumes."""
+        return Ridge(self.k, self.along, self.places[which], self.others[which], self.logs[which])
+
     def others_at(self, t: np.ndarray) -> np.ndarray:
         """The others (m, d) at places t (m,) between those of the walk."""
         return np.stack([np.interp(t, self.places, column) for column in self.others.T], axis=1)
@@ -171,6 +175,9 @@ def find_ridges(frame: Gaussian, with_gradient: WithGradient) -> list[Ridge]:
         found.append(Ridge(k, along[k], places, others, logs))
     if sum(len(ridge.places) for ridge in found) * (d + 1) > _MOST_ROWS:
         return found
+    # between the middle and the last place that all are walked to, the density can only have been higher
+    ends = [_with_volumes(frame, one.at(np.isin(abs(one.places), (0, LOOKED[-1]))), with_gradient) for one in found]
+    found = [one for one, end in zip(found, ends, strict=True) if end.fall < _FALL]
     return [ridge for ridge in (_with_volumes(frame, one, with_gradient) for one in found) if ridge.fall < _FALL]
 
 
