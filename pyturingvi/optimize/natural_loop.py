@@ -194,9 +194,9 @@ class _Loop:
         stepper, monitor, state = self.stepper, self.monitor, self.plan.state
         done = stepper.done
         value = self._estimate()
-        open_end = verdict not in ("converged", "diverged")
-        back = open_end and self.plan.is_lost(value, self.rows)
-        if back or (open_end and self.plan.is_below_best(value, monitor.rows[-1][2])):
+        back = verdict not in ("converged", "diverged") and self.plan.is_lost(value, self.rows)
+        # a single draw far out in a tail may have led the last updates away
+        if back or (verdict != "diverged" and self.plan.is_below_best(value, monitor.rows[-1][2], sure=3.0)):
             stepper.recall()
             value = self._estimate()
         if not self.plan.is_last_stage:

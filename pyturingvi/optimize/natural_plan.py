@@ -303,9 +303,9 @@ class NaturalPlan:
             return False
         return not elbo >= reference - _LOST * (error + self._far)
 
-    def is_below_best(self, elbo: float, error: float) -> bool:
+    def is_below_best(self, elbo: float, error: float, sure: float = 5.0) -> bool:
         """Whether an ELBO with this standard error is below the best by more than their noise."""
-        return elbo < self.state.best - 1 - 5 * math.hypot(error, self.state.best_error)
+        return elbo < self.state.best - 1 - sure * math.hypot(error, self.state.best_error)
 
     # ---- checkpoints --------------------------------------------------------------------------------------
     def scalars(self) -> dict[str, float]:

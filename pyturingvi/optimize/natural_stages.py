@@ -11,7 +11,8 @@ from pyturingvi.layout import Layout
 
 _FIRST_RATE = 0.5
 _DRAWS_PER_DIMENSION = 4
-_FEW_ROWS, _FEW_NUMBERS = 31, 100_000  # of mirrored draws, whose rows are strata too, while they cost little
+_FEWEST_ROWS = 23  # of mirrored draws: a single one far out in a tail must not lead an update
+_FEW_ROWS, _FEW_NUMBERS = 31, 100_000  # more of them, whose rows are strata too, while they cost little
 _FEWEST_DRAWS, _MOST_DRAWS = 16, 2048
 
 
@@ -38,7 +39,7 @@ def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: fl
     gaussian = type(family.base_distribution) is Gaussian
     per_dimension = _DRAWS_PER_DIMENSION * (1 if gaussian else 12)  # the noise does not vanish at the optimum
     few = min(256, max(_FEWEST_DRAWS, 20_000 // layout.dim))  # as many as cost no more than the overhead
-    rows = _next_prime(max(dimension, min(_FEW_ROWS, _FEW_NUMBERS // layout.dim)))  # as strata would have it
+    rows = _next_prime(max(dimension, _FEWEST_ROWS, min(_FEW_ROWS, _FEW_NUMBERS // layout.dim)))  # for strata
     many = 2 * copies * rows if mirrored and gaussian else per_dimension * size
     m = n_samples or 2 * copies * (min(_MOST_DRAWS, max(few, many)) // (2 * copies))
     # rows of the frames' own, and half as many for the locals to be orthogonal to them where signs do not see to it
