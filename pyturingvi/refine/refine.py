@@ -178,15 +178,14 @@ class _Stepping:
         )
         return integrals
 
-    def _coarse(self, integrals: IntegratedDensity, top: float) -> list[str]:
+    def _coarse(self, integrals: IntegratedDensity, finer: IntegratedDensity, top: float) -> list[str]:
         """Globals along which twice the nodes change the density far out, where a tail would be hidden or made up.
 
         Looked at to either side of the mean, the others as they go with it, down to so much below `top`.
         """
         q = Gaussian(self.mean, self.scale)
         z = np.concatenate([q.place(t * q.along) for t in (*-LOOKED, *LOOKED)])
-        here = integrals.log_density(z, self._map)
-        there = self._at(2 * integrals.size).log_density(z, self._map)
+        here, there = integrals.log_density(z, self._map), finer.log_density(z, self._map)
         change = there - here
         off = (np.abs(change - np.median(change)) > _FAR) & (np.fmax(here, there) > top - LOW)
         which = off.reshape(-1, len(self.mean)).any(axis=0)
@@ -236,7 +235,7 @@ class _Stepping:
             n_steps=n_steps,
             tails=[model.global_labels[ridge.k] for ridge in draws.ridges],
             endless=[model.global_labels[ridge.k] for ridge in draws.ridges if ridge.beyond > LARGEST_BEYOND],
-            coarse=self._coarse(integrals, float(np.nanmax(draws.logs))),
+            coarse=self._coarse(integrals, finer, float(np.nanmax(draws.logs))),
         )
 
     # ---- the result as a Gaussian -------------------------------------------------------------------------

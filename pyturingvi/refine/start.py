@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from pyturingvi.refine.proposals import Gaussian
+from pyturingvi.refine.tails import WithGradient
 
 _STEP = 0.1  # of differences of slopes, in the standard deviations of the frame
 
 
-def newton_step(
-    frame: Gaussian, with_gradient: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-) -> Gaussian | None:
+def newton_step(frame: Gaussian, with_gradient: WithGradient) -> Gaussian | None:
     """The Gaussian of the slope and curvature in the middle of a frame; None where that is no step up.
 
     A mean-field fit is far too narrow along what its globals share, from where natural gradients take tens of updates;
