@@ -40,7 +40,7 @@ def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: fl
     per_dimension = _DRAWS_PER_DIMENSION * (1 if gaussian else 12)  # the noise does not vanish at the optimum
     few = min(256, max(_FEWEST_DRAWS, 20_000 // layout.dim))  # as many as cost no more than the overhead
     rows = _next_prime(max(dimension, _FEWEST_ROWS, min(_FEW_ROWS, _FEW_NUMBERS // layout.dim)))  # for strata
-    many = 2 * copies * rows if mirrored and gaussian else per_dimension * size
+    many = 2 * copies * rows if mirrored and gaussian else per_dimension * dimension
     m = n_samples or 2 * copies * (min(_MOST_DRAWS, max(few, many)) // (2 * copies))
     # rows of the frames' own, and half as many for the locals to be orthogonal to them where signs do not see to it
     frames = gaussian and type(family) is not MeanField and m >= (2 if mirrored else 3) * size
