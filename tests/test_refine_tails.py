@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ import pyturingvi as tv
 from pyturingvi.diagnosis.integrals import IntegratedDensity
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.refine.proposals import Gaussian
-from pyturingvi.refine.refine import _Stepping
 from pyturingvi.refine.refinement import Refinement
+from pyturingvi.refine.resolution import Resolution
 from pyturingvi.refine.tails import LARGEST_BEYOND, Ridge, Tails, find_ridges
 from pyturingvi.refine.weighted_draws import WeightedDraws
 
@@ -242,16 +241,16 @@ def test_integrals_that_change_with_the_nodes_far_out_are_told(monkeypatch: pyte
     """By a density that 8 nodes have and 4 have not, far out to the left of log tau alone."""
     with pytest.warns(tv.ConvergenceWarning):  # of the fit before it is refined
         fit = tv.fit(schools(centred=True), "structured", progress=False)
-    at = _Stepping._at
+    look = Resolution.coarse
 
-    def raised(stepping: Any, size: int | None) -> IntegratedDensity:
-        found = at(stepping, size)
-        if size == 8:
-            plain, edge = found.log_density, stepping.mean[1] - 4 * np.linalg.norm(stepping.scale[1])
-            found.log_density = lambda z, map_=map: plain(z, map_) + 2.0 * (z[:, 1] < edge)  # type: ignore[method-assign]
-        return found
+    def raised(
+        nodes: Resolution, integrals: IntegratedDensity, finer: IntegratedDensity, q: Gaussian, top: float
+    ) -> list[str]:
+        plain, edge = finer.log_density, q.mean[1] - 4 * np.linalg.norm(q.root[1])
+        finer.log_density = lambda z: plain(z) + 2.0 * (z[:, 1] < edge)  # type: ignore[method-assign]
+        return look(nodes, integrals, finer, q, top)
 
-    monkeypatch.setattr(_Stepping, "_at", raised)
+    monkeypatch.setattr(Resolution, "coarse", raised)
     with pytest.warns(tv.ConvergenceWarning, match="Far out along .* change with the number of nodes, which is 4"):
         refined = fit.refine(n_nodes=4, progress=False)
     assert refined.refined is not None

@@ -22,18 +22,21 @@ class IntegratedDensity(ABC):
         Nodes along each variable of a local, or number of draws.
     row_bytes : int
         Bytes that are worked on for a row of globals.
+    map : callable
+        Goes through the chunks of rows: Python's, or that of `Workers`.
     """
 
     size: int
     row_bytes: int
+    map: Map = staticmethod(map)
 
-    def log_density(self, z: np.ndarray, map_: Map = map) -> np.ndarray:
+    def log_density(self, z: np.ndarray) -> np.ndarray:
         """Log density (n,) of the globals z (n, d_z)."""
-        return np.concatenate(list(map_(self._values, self.chunks(z))))
+        return np.concatenate(list(self.map(self._values, self.chunks(z))))
 
-    def log_density_and_gradient(self, z: np.ndarray, map_: Map = map) -> tuple[np.ndarray, np.ndarray]:
+    def log_density_and_gradient(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log density (n,) and its gradient (n, d_z)."""
-        found = list(map_(self._with_gradient, self.chunks(z)))
+        found = list(self.map(self._with_gradient, self.chunks(z)))
         return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
 
     def chunks(self, z: np.ndarray) -> list[np.ndarray]:
@@ -44,6 +47,10 @@ class IntegratedDensity(ABC):
     @abstractmethod
     def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean (m, N, d_y) and covariance (m, N, d_y, d_y) of each local given the globals (m, d_z) and the data."""
+
+    @abstractmethod
+    def draw(self, z: np.ndarray, source: np.random.Generator) -> np.ndarray:
+        """Draws (m, N d_y) of the locals given the data, one for each row of globals (m, d_z)."""
 
     @abstractmethod
     def _values(self, z: np.ndarray) -> np.ndarray:
@@ -71,7 +78,6 @@ class GridIntegrals(IntegratedDensity):
         return mean[..., None], variance[..., None, None]
 
     def draw(self, z: np.ndarray, source: np.random.Generator) -> np.ndarray:
-        """Draws (m, N) of the locals, one for each row of z (m, d_z)."""
         return np.asarray(self.own.draw(z, source))
 
     def _values(self, z: np.ndarray) -> np.ndarray:

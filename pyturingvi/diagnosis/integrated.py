@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyturingvi.diagnosis.integrals import GridIntegrals, IntegratedDensity, Map
+from pyturingvi.diagnosis.integrals import GridIntegrals, IntegratedDensity
+from pyturingvi.diagnosis.local_draws import draw_locals
 from pyturingvi.diagnosis.nodes import Moments, Rule, move_by_moments, move_by_newton
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
@@ -46,7 +47,9 @@ def log_marginal(
     return integrals_of(model, parts, n_nodes, seed).log_density(parts.mean + noise @ parts.scale.T)
 
 
-def integrals_of(model: Model, parts: GlobalsAndLocals, size: int | None = None, seed: int = 0) -> IntegratedDensity:
+def integrals_of(
+    model: Model, parts: GlobalsAndLocals, size: int | None = None, seed: int = 0, otherwise: int | None = None
+) -> IntegratedDensity:
     """The integrals over the locals: on one grid where the model has such, else around the fit's conditionals.
 
     Parameters
@@ -55,13 +58,15 @@ def integrals_of(model: Model, parts: GlobalsAndLocals, size: int | None = None,
         Nodes along each variable of a local, or number of draws.
     seed : int
         Of draws.
+    otherwise : int, optional
+        The size, where none is given and the model has no grid that knows its own.
     """
     layout = model.layout
     if layout.n_local and layout.local_dim == 1 and defines(model, "_on_grid"):
         own = model._on_grid(parts.local_mean, parts.local_scale[:, 0, 0], size)
         if own is not None:
             return GridIntegrals(own)
-    return LocalIntegrals(model, parts, Rule.of(layout.n_local, layout.local_dim, size, seed))
+    return LocalIntegrals(model, parts, Rule.of(layout.n_local, layout.local_dim, size or otherwise, seed))
 
 
 @dataclass(frozen=True)
@@ -103,10 +108,10 @@ class LocalIntegrals(IntegratedDensity):
         own_bytes = None if self._own is None else self._own.row_bytes
         self.row_bytes = own_bytes or 8 * rule.count * (layout.dim + 4 * layout.n_local)
 
-    def log_density(self, z: np.ndarray, map_: Map = map) -> np.ndarray:
+    def log_density(self, z: np.ndarray) -> np.ndarray:
         if not self.model.layout.n_local:
             return np.asarray(self.model.log_density(z), dtype=np.float64)
-        return super().log_density(z, map_)
+        return super().log_density(z)
 
     def at(self, z: np.ndarray) -> Integrals:
         """The integrals at z (m, d_z), all at once."""
@@ -143,6 +148,13 @@ class LocalIntegrals(IntegratedDensity):
         times = np.multiply if scale.shape[-1] == 1 else np.matmul  # of many matrices with one entry
         mean = found.centre + times(scale, inner.mean[..., None])[..., 0]
         return mean, times(times(scale, inner.covariance), np.swapaxes(scale, 2, 3))
+
+    def draw(self, z: np.ndarray, source: np.random.Generator) -> np.ndarray:
+        return draw_locals(self, z, source)
+
+    def with_rule(self, rule: Rule) -> LocalIntegrals:
+        """The same integrals at other nodes."""
+        return LocalIntegrals(self.model, self.parts, rule)
 
     def _values(self, z: np.ndarray) -> np.ndarray:
         return self.at(z).log_density

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyturingvi.diagnosis.integrated import integrals_of
 from pyturingvi.errors import InputError
+from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.optimize.memory import check_draws_memory
 from pyturingvi.optimize.noise import FORECAST_STREAM, PREDICT_STREAM, SAMPLE_STREAM, generator
 from pyturingvi.outputs.arviz import check_data_memory
-from pyturingvi.refine.locals_given import draw_locals
 from pyturingvi.support.arguments import LARGEST_SEED, whole_number
+from pyturingvi.support.parallel import one_blas_thread
 
 if TYPE_CHECKING:
     from pyturingvi.families.base import BoundFamily
@@ -33,8 +35,10 @@ class Draws:
         check_draws_memory(n, max(self._bound.noise_dim, self.model.dim), "sample")
         if self.refined is not None:
             z = self._draw_globals(n, seed, least=1)
-            source = generator(np, seed, SAMPLE_STREAM)
-            return np.hstack([z, draw_locals(self.model, self._bound, self.params, self.refined, z, source)])
+            parts = GlobalsAndLocals.of(self._bound, self.params)
+            with one_blas_thread(), np.errstate(all="ignore"):
+                integrals = integrals_of(self.model, parts, self.refined.n_nodes)
+                return np.hstack([z, integrals.draw(z, generator(np, seed, SAMPLE_STREAM))])
         noise = np.empty((n, self._bound.noise_dim))
         self._bound.base.fill(generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM), noise)
         points = np.empty((n, self.model.dim))

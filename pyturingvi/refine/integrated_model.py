@@ -10,7 +10,6 @@ from pyturingvi.diagnosis.integrals import IntegratedDensity
 from pyturingvi.layout import Layout
 from pyturingvi.models.base import Model
 from pyturingvi.support.array_namespace import Array
-from pyturingvi.support.parallel import Workers
 
 
 class IntegratedModel(Model):
@@ -21,20 +20,17 @@ class IntegratedModel(Model):
     model : Model
         Whose locals are integrated out.
     integrals : IntegratedDensity
-    workers : Workers
-        Share the rows of z, where the model may be called from several threads.
     """
 
     name: ClassVar[str] = "integrated"
 
-    def __init__(self, model: Model, integrals: IntegratedDensity, workers: Workers) -> None:
+    def __init__(self, model: Model, integrals: IntegratedDensity) -> None:
         self.integrals = integrals
         self.layout = Layout(model.layout.n_global, 0, 0)
         self.label = model.label
-        self._map = workers.map if model.thread_safe else map
 
     def _log_density(self, points: Array) -> Array:
-        return self.integrals.log_density(np.asarray(points), self._map)
+        return self.integrals.log_density(np.asarray(points))
 
     def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
-        return self.integrals.log_density_and_gradient(np.asarray(points), self._map)
+        return self.integrals.log_density_and_gradient(np.asarray(points))

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.diagnosis.integrals import GridIntegrals, IntegratedDensity, Map
-from pyturingvi.diagnosis.integrated import integrals_of
-from pyturingvi.diagnosis.nodes import count_of, is_grid
+from pyturingvi.diagnosis.integrals import IntegratedDensity
+from pyturingvi.diagnosis.nodes import count_of
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.engines.numpy_engine import NumpyEngine
 from pyturingvi.errors import InputError
 from pyturingvi.families import FullRank, MeanField, Structured
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
-from pyturingvi.optimize.memory import available_memory, check_refine_memory, refine_bytes
+from pyturingvi.optimize.memory import check_refine_memory
 from pyturingvi.optimize.monitor import Outcome, RunMonitor
 from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.refine.integrated_model import IntegratedModel
 from pyturingvi.refine.proposals import Gaussian, weighted_covariance
 from pyturingvi.refine.refinement import LEAST_SHARE, Refinement
+from pyturingvi.refine.resolution import Resolution, first_size
 from pyturingvi.refine.start import newton_step
-from pyturingvi.refine.tails import LARGEST_BEYOND, LOOKED, LOW
+from pyturingvi.refine.tails import LARGEST_BEYOND
 from pyturingvi.refine.weighted_draws import WeightedDraws
 from pyturingvi.settings import FitSpec, Settings
 from pyturingvi.support.parallel import Workers, available_cores, one_blas_thread
@@ -34,11 +34,6 @@ from pyturingvi.support.registry import defines
 if TYPE_CHECKING:
     from pyturingvi.result import Fit
 
-_FIRST_SIZES = {1: 8, 2: 6}  # nodes along each variable of a local, doubled where that changes something
-_FIRST_DRAWS = 128
-_MOST_NODES = 1 << 12  # of an integral
-_SAME = 0.05  # nats: spread over z of what twice the nodes change, which is what weights and steps feel
-_FAR = 0.3  # nats: such a change far out, with twice the nodes, makes or hides a tail
 _CHECKED = 16  # globals at which integrals are compared with twice the nodes
 _LOCALS_AT = 128  # globals over which the locals' moments are taken
 _MOST_UPDATES = 1000
@@ -77,7 +72,7 @@ def check_refinable(model: Model, n_nodes: int | None = None, n_draws: int = 200
             f"refine integrates the locals out to correct the globals; {model.label} has no "
             f"{'globals' if not layout.n_global else 'locals'}."
         )
-    size = 2 * (n_nodes or _first_size(model))  # in the end twice the nodes tell the error of the integrals
+    size = 2 * (n_nodes or first_size(layout.local_dim))  # in the end twice the nodes tell the error of the integrals
     check_refine_memory(layout, count_of(layout.local_dim, size), n_draws)
 
 
@@ -104,21 +99,21 @@ class _Stepping:
     """One refinement: q(z) = N(mean, scale scale'), and nodes that follow the fit's conditionals."""
 
     def __init__(self, model: Model, parts: GlobalsAndLocals, spec: FitSpec, seed: int, workers: Workers) -> None:
-        self.model, self.parts, self.spec, self.seed, self.workers = model, parts, spec, seed, workers
+        self.model, self.parts, self.spec, self.seed = model, parts, spec, seed
+        self.nodes = Resolution(model, parts, seed, workers.map if model.thread_safe else map)
         self.mean, self.scale = parts.mean, parts.scale
         self.settings = _settings(len(parts.mean), seed)
         self.problems: list[str] = []
 
     def begin(self) -> None:
         """Bring q(z) nearer, where it has no correlations."""
-        integrals = self._at(None)
-        found = newton_step(Gaussian(self.mean, self.scale), lambda z: integrals.log_density_and_gradient(z, self._map))
+        found = newton_step(Gaussian(self.mean, self.scale), self.nodes.at(None).log_density_and_gradient)
         if found is not None:
             self.mean, self.scale = found.mean, found.root
 
     def run(self, n_nodes: int | None, n_draws: int, progress: bool, checkpoint: Path | None) -> Refined:
         """Choose the nodes, step, check the nodes again where q(z) now is, weight."""
-        integrals = self._at(n_nodes)
+        integrals = self.nodes.at(n_nodes)
         if n_nodes is None:
             integrals = self._enough(integrals)
         monitor = RunMonitor(
@@ -142,7 +137,7 @@ class _Stepping:
     # ---- steps --------------------------------------------------------------------------------------------
     def _step(self, integrals: IntegratedDensity, monitor: RunMonitor) -> Outcome:
         """Natural gradients on q(z) until converged."""
-        model = IntegratedModel(self.model, integrals, self.workers)
+        model = IntegratedModel(self.model, integrals)
         d_z = len(self.mean)
         initial = np.concatenate([self.mean, *(self.scale[j:, j] for j in range(d_z))])
         outcome = NumpyEngine(1).run(model, self.settings, initial, None, monitor)
@@ -150,50 +145,10 @@ class _Stepping:
         self.mean, self.scale = bound.location(outcome.params), bound.scale(outcome.params).toarray()
         return outcome
 
-    # ---- nodes --------------------------------------------------------------------------------------------
-    def _at(self, size: int | None) -> IntegratedDensity:
-        """The integrals with so many nodes along each variable, or with as many as they begin with."""
-        found = integrals_of(self.model, self.parts, size, self.seed)
-        if size is None and not isinstance(found, GridIntegrals):
-            return self._at(_first_size(self.model))
-        return found
-
     def _enough(self, integrals: IntegratedDensity) -> IntegratedDensity:
-        """The integrals, or the first with twice, four times, .. the nodes that twice more would not change."""
-        z = self._draw(_CHECKED, 7)
-        here = integrals.log_density(z, self._map)
-        while True:
-            double = 2 * integrals.size
-            count = count_of(self.model.layout.local_dim, double)
-            if count > _MOST_NODES or not self._fits(count):
-                break
-            finer = self._at(double)
-            there = finer.log_density(z, self._map)
-            if float(np.std(there - here)) <= _SAME:
-                return integrals
-            integrals, here = finer, there
-        self.problems.append(
-            f"The integrals over the locals still change with the number of nodes, which is {integrals.size}; the "
-            "locals may have tails or modes that no such nodes see."
-        )
-        return integrals
-
-    def _coarse(self, integrals: IntegratedDensity, finer: IntegratedDensity, top: float) -> list[str]:
-        """Globals along which twice the nodes change the density far out, where a tail would be hidden or made up.
-
-        Looked at to either side of the mean, the others as they go with it, down to so much below `top`.
-        """
-        q = Gaussian(self.mean, self.scale)
-        z = np.concatenate([q.place(t * q.along) for t in (*-LOOKED, *LOOKED)])
-        here, there = integrals.log_density(z, self._map), finer.log_density(z, self._map)
-        change = there - here
-        off = (np.abs(change - np.median(change)) > _FAR) & (np.fmax(here, there) > top - LOW)
-        which = off.reshape(-1, len(self.mean)).any(axis=0)
-        return [label for label, coarse in zip(self.model.global_labels, which, strict=True) if coarse]
-
-    @property
-    def _map(self) -> Map:
-        return self.workers.map if self.model.thread_safe else map
+        found, problems = self.nodes.enough(integrals, self._draw(_CHECKED, 7))
+        self.problems += problems
+        return found
 
     # ---- weights ------------------------------------------------------------------------------------------
     def _draw(self, n: int, place: int) -> np.ndarray:
@@ -205,19 +160,20 @@ class _Stepping:
         cheap = defines(model, "_global_term") or model.dim <= _SMALL
         prior = model._global_term if cheap else None
         draws = WeightedDraws(
-            lambda z: integrals.log_density(z, self._map),
+            integrals.log_density,
             prior,
             self.seed,
-            lambda z: integrals.log_density_and_gradient(z, self._map),
+            integrals.log_density_and_gradient,
         )
-        draws.draw_from(Gaussian(self.mean, self.scale), n_draws)
+        q = Gaussian(self.mean, self.scale)
+        draws.draw_from(q, n_draws)
         found = importance_weights(draws.log_ratios)
         weighted = found.reliable and found.ess >= LEAST_SHARE * n_draws
         z = draws.z
         weights = found.weights if weighted else draws.own_weights
         few = z[np.argsort(-weights, kind="stable")[:: max(1, len(z) // _CHECKED)][:_CHECKED]]
-        finer = self._at(2 * integrals.size)
-        more = float((finer.log_density(few, self._map) - integrals.log_density(few, self._map)).mean())
+        finer = self.nodes.at(2 * integrals.size)
+        more = float((finer.log_density(few) - integrals.log_density(few)).mean())
         evidence, error = draws.log_total()
         bound, bound_error = draws.bound()
         return Refinement(
@@ -235,7 +191,7 @@ class _Stepping:
             n_steps=n_steps,
             tails=[model.global_labels[ridge.k] for ridge in draws.ridges],
             endless=[model.global_labels[ridge.k] for ridge in draws.ridges if ridge.beyond > LARGEST_BEYOND],
-            coarse=self._coarse(integrals, finer, float(np.nanmax(draws.logs))),
+            coarse=self.nodes.coarse(integrals, finer, q, float(np.nanmax(draws.logs))),
         )
 
     # ---- the result as a Gaussian -------------------------------------------------------------------------
@@ -278,14 +234,6 @@ class _Stepping:
         vague = found.vague_words(list(self.model.global_labels))
         if vague:
             self.problems.append(vague)
-
-    def _fits(self, n_nodes: int) -> bool:
-        return refine_bytes(self.model.layout, n_nodes, 0) <= available_memory()
-
-
-def _first_size(model: Model) -> int:
-    local_dim = model.layout.local_dim
-    return _FIRST_SIZES[local_dim] if is_grid(local_dim) else _FIRST_DRAWS
 
 
 def _settings(d_z: int, seed: int) -> Settings:

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from scipy.special import ndtri
 
-from pyturingvi.diagnosis.integrals import GridIntegrals
-from pyturingvi.diagnosis.integrated import LocalIntegrals, integrals_of
 from pyturingvi.diagnosis.nodes import Rule, is_grid
-from pyturingvi.families.base import BoundFamily
-from pyturingvi.families.conditional import GlobalsAndLocals
-from pyturingvi.models.base import Model
-from pyturingvi.refine.refinement import Refinement
-from pyturingvi.support.parallel import one_blas_thread
+
+if TYPE_CHECKING:
+    from pyturingvi.diagnosis.integrated import LocalIntegrals
 
 _CANDIDATES = {1: 24, 2: 96}  # more variables: draws, as many as the integrals have
 _WIDE = 1.3  # candidates somewhat wider than the local have bounded weights
 _CHUNK = 32
 
 
-def draw_locals(
-    model: Model, bound: BoundFamily, flat: np.ndarray, refined: Refinement, z: np.ndarray, source: np.random.Generator
-) -> np.ndarray:
+def draw_locals(integrals: LocalIntegrals, z: np.ndarray, source: np.random.Generator) -> np.ndarray:
     """Draws (n, N d_y) from `p(y | z, x)`, one for each row of z (n, d_z).
 
     The candidates of a local are a lattice, shifted at random, sent through the normal quantiles around the moments of
     its nodes: their sum is nearly an integral, so that taking one by its weight is nearly a draw.
-
-    Parameters
-    ----------
-    bound, flat : BoundFamily and (p,) array
-        The refined fit's Gaussian, around which the nodes are put.
     """
-    integrals = integrals_of(model, GlobalsAndLocals.of(bound, flat), refined.n_nodes)
-    with one_blas_thread(), np.errstate(all="ignore"):
-        if isinstance(integrals, GridIntegrals):
-            return integrals.draw(z, source)
-        assert isinstance(integrals, LocalIntegrals)
-        return _draw(integrals, z, source)
-
-
-def _draw(integrals: LocalIntegrals, z: np.ndarray, source: np.random.Generator) -> np.ndarray:
     found = [_chunk(integrals, z[first : first + _CHUNK], source) for first in range(0, len(z), _CHUNK)]
     return np.concatenate(found)
 
@@ -57,7 +39,7 @@ def _chunk(integrals: LocalIntegrals, z: np.ndarray, source: np.random.Generator
     for row in range(len(z)):
         t = ndtri((_lattice(size, d_y)[:, None] + source.uniform(size=(n, d_y))) % 1.0)
         t = np.clip(np.nan_to_num(t, posinf=9.0, neginf=-9.0), -9.0, 9.0)
-        own = LocalIntegrals(integrals.model, integrals.parts, Rule(_WIDE * t, 0.5 * (t * t).sum(axis=2), size))
+        own = integrals.with_rule(Rule(_WIDE * t, 0.5 * (t * t).sum(axis=2), size))
         shares = own.sums(z[row : row + 1], centre[row : row + 1], scale[row : row + 1])[1][0]
         chosen = (np.cumsum(shares, axis=0) < source.uniform(size=n)).sum(axis=0)
         t = _WIDE * t[np.minimum(chosen, size - 1), np.arange(n)]

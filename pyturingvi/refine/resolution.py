@@ -1,0 +1,80 @@
+"""How many nodes the integrals over the locals need, and along which globals twice as many still change something."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyturingvi.diagnosis.integrals import IntegratedDensity, Map
+from pyturingvi.diagnosis.integrated import integrals_of
+from pyturingvi.diagnosis.nodes import count_of, is_grid
+from pyturingvi.families.conditional import GlobalsAndLocals
+from pyturingvi.models.base import Model
+from pyturingvi.optimize.memory import available_memory, refine_bytes
+from pyturingvi.refine.proposals import Gaussian
+from pyturingvi.refine.tails import LOOKED, LOW
+
+_FIRST_SIZES = {1: 8, 2: 6}  # nodes along each variable of a local, doubled where that changes something
+_FIRST_DRAWS = 128
+_MOST_NODES = 1 << 12  # of an integral
+_SAME = 0.05  # nats: spread over z of what twice the nodes change, which is what weights and steps feel
+_FAR = 0.3  # nats: such a change far out, with twice the nodes, makes or hides a tail
+
+
+def first_size(local_dim: int) -> int:
+    """Nodes along each variable of a local of this many, or draws, that integrals begin with."""
+    return _FIRST_SIZES[local_dim] if is_grid(local_dim) else _FIRST_DRAWS
+
+
+class Resolution:
+    """The integrals of one model around one fit's conditionals, with as many nodes as are asked for.
+
+    Parameters
+    ----------
+    map_ : callable
+        Goes through chunks of globals.
+    """
+
+    def __init__(self, model: Model, parts: GlobalsAndLocals, seed: int, map_: Map) -> None:
+        self.model, self.parts, self.seed, self.map = model, parts, seed, map_
+
+    def at(self, size: int | None) -> IntegratedDensity:
+        """The integrals with so many nodes along each variable, or with as many as they begin with."""
+        found = integrals_of(self.model, self.parts, size, self.seed, first_size(self.model.layout.local_dim))
+        found.map = self.map
+        return found
+
+    def enough(self, integrals: IntegratedDensity, z: np.ndarray) -> tuple[IntegratedDensity, list[str]]:
+        """The integrals, or the first with twice, four times, .. the nodes that twice more would not change at z.
+
+        Returns
+        -------
+        integrals : IntegratedDensity
+        problems : list of str
+            What is wrong where no number of nodes that fits is enough.
+        """
+        here = integrals.log_density(z)
+        while True:
+            double = 2 * integrals.size
+            count = count_of(self.model.layout.local_dim, double)
+            if count > _MOST_NODES or refine_bytes(self.model.layout, count, 0) > available_memory():
+                return integrals, [
+                    f"The integrals over the locals still change with the number of nodes, which is {integrals.size}; "
+                    "the locals may have tails or modes that no such nodes see."
+                ]
+            finer = self.at(double)
+            there = finer.log_density(z)
+            if float(np.std(there - here)) <= _SAME:
+                return integrals, []
+            integrals, here = finer, there
+
+    def coarse(self, integrals: IntegratedDensity, finer: IntegratedDensity, q: Gaussian, top: float) -> list[str]:
+        """Globals along which twice the nodes change the density far out, where a tail would be hidden or made up.
+
+        Looked at to either side of the mean of q, the others as they go with it, down to so much below `top`.
+        """
+        z = np.concatenate([q.place(t * q.along) for t in (*-LOOKED, *LOOKED)])
+        here, there = integrals.log_density(z), finer.log_density(z)
+        change = there - here
+        off = (np.abs(change - np.median(change)) > _FAR) & (np.fmax(here, there) > top - LOW)
+        which = off.reshape(-1, len(q.mean)).any(axis=0)
+        return [label for label, coarse in zip(self.model.global_labels, which, strict=True) if coarse]
