@@ -56,6 +56,8 @@ class Fit(Draws):
         Whether the run ended within `stop_within` of the optimum.
     gain : (rise, std_error) or None
         Rise of the ELBO over the last part of the climb, where the optimizer ended by itself.
+    astray : bool
+        Whether a run that used its updates up was not on its way when it ended, as `message` says.
     seconds : float
         Wall time of the run.
     warnings : list of str
@@ -88,7 +90,7 @@ class Fit(Draws):
         self.message = outcome.message
         self.n_updates = outcome.n_updates
         self.arrived = outcome.arrived
-        self.gain = outcome.gain
+        self.gain, self.astray = outcome.gain, outcome.astray
         self.seconds = seconds
         self.versions = versions or versions_here()
         self.warnings: list[str] = []

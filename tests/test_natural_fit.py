@@ -400,7 +400,7 @@ def test_a_fit_between_two_far_modes_ends_in_one(layout: Layout, family: str) ->
             assert last(short)[0] > 2 * start
 
 
-def test_a_budget_that_ends_in_a_bad_stretch_returns_the_best_before_it() -> None:
+def test_a_budget_that_ends_in_a_bad_stretch_returns_the_best_before_it(tmp_path: Path) -> None:
     """From some call on, slopes lead away by steps that no trust region bears."""
     calls, bad_from = [0], [10**9]
 
@@ -418,6 +418,10 @@ def test_a_budget_that_ends_in_a_bad_stretch_returns_the_best_before_it() -> Non
         found = fit(model, "mean-field", n_iterations=25)
     assert (found.status, found.n_updates) == ("completed", 25)
     assert last(found)[0] > last(good)[0] - 1
+    found.save(tmp_path / "fit.npz")
+    for one in (found, tv.load_fit(tmp_path / "fit.npz", model=model)):
+        assert one.astray
+        assert [words.count("init=fit") for words in one.diagnose().reasons if "25 updates" in words] == [1]
 
 
 def test_a_density_without_an_end_is_told_also_where_the_budget_was_chosen() -> None:
@@ -654,7 +658,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda header, arrays: header["scalars"].pop("plan_rate"),
+        lambda header, arrays: header.update(scalars={}),
         lambda header, arrays: header["scalars"].pop("count"),
         lambda header, arrays: header["scalars"].update(plan_stage=7.0),
         lambda header, arrays: header["scalars"].update(plan_stage=math.nan),
@@ -671,6 +675,16 @@ def test_a_damaged_checkpoint_is_said_to_be_one(tmp_path: Path, damage: Any) -> 
     damage(header, arrays)
     write_archive(path, header, arrays)
     with pytest.raises(OutputError, match=r"checkpoint: .*run\.npz' is damaged"):
+        fit(SCHOOLS, checkpoint=path)
+
+
+def test_a_checkpoint_of_a_version_that_decides_otherwise_is_refused_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    fit(SCHOOLS, n_iterations=33, checkpoint=path)
+    header, arrays = read_archive(path, "checkpoint", "checkpoint", [], [])
+    header["scalars"].pop("plan_quickened")  # as versions before momentum had it
+    write_archive(path, header, arrays)
+    with pytest.raises(InputError, match=r"run\.npz' was begun by another version .* Give another path to start anew"):
         fit(SCHOOLS, checkpoint=path)
 
 

@@ -73,6 +73,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "message": fit.message,
         "cut_short": fit.status == "completed" and fit.spec.optimizer.get("rule") == NaturalGradient.name,
         "capped": fit.spec.n_iterations is None,
+        "astray": fit.astray,
         "dim": model.dim,
         "elbo": _finite_mean(ratios),
         "elbo_error": spread / float(np.sqrt(n)),

@@ -67,7 +67,8 @@ class Findings:
     """All figures that a verdict rests on.
 
     `cut_short` says that an optimizer that ends by itself had not when its updates were used up, and `capped` that
-    their number was not chosen by the user. `far_out` tells what a refined fit does not know of its tails.
+    their number was not chosen by the user; `astray` is the fit's. `far_out` tells what a refined fit does not
+    know of its tails.
     """
 
     status: str
@@ -80,6 +81,7 @@ class Findings:
     spread: float
     joint: ImportanceWeights
     gain: tuple[float, float] | None = None
+    astray: bool = False
     has_locals: bool = True
     integrated: bool = False
     refinable: bool = False

@@ -61,7 +61,7 @@ def _of_the_run(found: Findings) -> Iterator[tuple[int, str]]:
         return
     if found.cut_short:  # its rate falls and rises, and so does the ELBO
         rising = found.gain is not None and found.gain[0] > max(LARGE_GAIN, 3 * found.gain[1])
-        remedy = "" if ";" in found.message else " Go on with init=fit."  # a run that went astray has one of its own
+        remedy = "" if found.astray else " Go on with init=fit."  # else the message has one of its own
         yield 2 if found.capped or rising else 1, f"The fit had not converged: {found.message}.{remedy}"
         return
     if found.status == "diverged" or not np.isfinite(found.elbo):  # what its trace says is of no use

@@ -175,6 +175,13 @@ class RunMonitor:
         assert self._checkpoint is not None
         return damaged(self._checkpoint, "checkpoint", why)
 
+    def foreign_checkpoint(self) -> InputError:
+        """The error for a checkpoint of a version that draws and decides otherwise."""
+        return InputError(
+            f"checkpoint: {str(self._checkpoint)!r} was begun by another version of pyturingvi, whose updates are not "
+            "those of this one. Give another path to start anew, or go on with the version that wrote it."
+        )
+
     def resume(self, names: Sequence[str], others: Sequence[str] = (), all_rows: bool = False) -> Snapshot | None:
         """The state in the checkpoint file, with vectors of these names, or None where there is no file yet.
 

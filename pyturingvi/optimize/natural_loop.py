@@ -127,6 +127,9 @@ class _Loop:
 
     def _restore(self, found: Snapshot) -> None:
         stepper, plan = self.stepper, self.plan
+        lacking = plan.scalars().keys() - found.scalars.keys()
+        if 0 < len(lacking) < len(plan.scalars()):
+            raise self.monitor.foreign_checkpoint()
         try:
             plan.restore(found.scalars, found.vectors["history"].reshape(-1, HISTORY_COLUMNS))
             self.rows = found.vectors["leg"].reshape(-1, ROW_COLUMNS)
@@ -204,8 +207,9 @@ class _Loop:
         if verdict == "converged":
             self.status = "converged"
             averaged = done - int(state.anneal_from)
+            found = f"by {state.rise:.2g} nats" if state.rise > 0 else f"no more ({state.rise:+.2g} nats)"
             self.message = (
-                f"after {done} updates: the ELBO rose by {state.rise:.2g} nats over the last part of the climb "
+                f"after {done} updates: the ELBO rose {found} over the last part of the climb "
                 f"(standard error {state.rise_error:.2g}), and {averaged} averaged its noise out"
             )
         elif verdict == "diverged":

@@ -64,6 +64,7 @@ def write_fit(fit: Fit, path: str | os.PathLike[str]) -> Path:
         "message": fit.message,
         "n_updates": fit.n_updates,
         "arrived": fit.arrived,
+        **({"astray": True} if fit.astray else {}),
         "seconds": fit.seconds,
         "versions": fit.versions,
         **({} if fit.gain is None else {"gain": list(fit.gain)}),
@@ -103,7 +104,10 @@ def read_fit(path: str | os.PathLike[str], model: Model | None) -> SavedFit:
             model = model_class(header["model"], header).from_state(state)
         label, arrived = header["label"], header.get("arrived", False)
         gain = None if header.get("gain") is None else (float(header["gain"][0]), float(header["gain"][1]))
-        outcome = Outcome(arrays["params"], header["n_updates"], header["status"], header["message"], arrived, gain)
+        # earlier versions kept a remedy of the run's own in the message alone
+        astray = header.get("astray", header["status"] == "completed" and ";" in header["message"])
+        ended = header["n_updates"], header["status"], header["message"]
+        outcome = Outcome(arrays["params"], *ended, arrived, gain, bool(astray))
         rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
         seconds = header["seconds"]
         starts = None if header.get("starts") is None else Starts(**header["starts"])

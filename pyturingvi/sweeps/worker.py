@@ -145,7 +145,8 @@ def _fit(task: Task, folder: SweepFolder, stop: Callable[[int, float], bool]) ->
 
 def _save_fit(found: Fit, trace: dict[str, list[Any]], path: Path) -> None:
     """The fit as a file that is the same from run to run: its times are in the timing file."""
-    outcome = Outcome(found.params, found.n_updates, found.status, found.message, found.arrived, found.gain)
+    ended = found.n_updates, found.status, found.message, found.arrived, found.gain, found.astray
+    outcome = Outcome(found.params, *ended)
     rows = [(*row, math.nan) for row in zip(*trace.values(), strict=True)]
     make_folder(path.parent, "out")
     Fit(found.model, found.family, found.spec, outcome, rows, math.nan, found.versions).save(path)
