@@ -11,6 +11,7 @@ import numpy as np
 
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
+from pyturingvi.support.arguments import LARGEST_SEED, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,6 +153,7 @@ def load_problem(
     problem = _problem_named(name, variant)
     if simulated and data_dir is not None:
         raise InputError("load_problem: give either data_dir or simulated=True, not both.")
+    seed = whole_number("seed", seed, 0, LARGEST_SEED)
     build = _build if variant == "paper" else _build_released
     model = build(problem, data_dir, simulated, seed)
     remarks = [*(["simulated"] if simulated else []), *([] if variant == "paper" else [variant])]

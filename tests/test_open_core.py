@@ -20,6 +20,8 @@ from pyturingvi.errors import EngineError, InputError, OutputError
 from pyturingvi.optimize.read_rule import rule_from_config
 from pyturingvi.settings import Settings
 from pyturingvi.support.archive import read_archive, write_archive
+from pyturingvi.support.arguments import LARGEST_SEED
+from pyturingvi.sweeps.grid import read_grid
 
 
 def quick(*arguments: Any, **settings: Any) -> tv.Fit:
@@ -248,9 +250,6 @@ class Shifted(tv.models.RobustPoisson):
         value, slope = super()._log_density_and_gradient(points)
         return value - 100 * points[:, 0], slope - 100 * np.eye(1, points.shape[1])
 
-    def _gradient(self, points: Any, out: Any) -> None:
-        out[...] = self._log_density_and_gradient(points)[1]
-
 
 @pytest.mark.parametrize(
     "changes",
@@ -370,9 +369,25 @@ def test_a_fit_of_the_first_version_is_read() -> None:
     np.testing.assert_allclose(again.params, fit.params, rtol=1e-9)
 
 
-def rewritten(path: Path, **changes: Any) -> Path:
-    """The old fit with other settings in its header; those that are None are left out."""
-    header, arrays = read_archive(OLD, "fit", "test")
+REFINED = OLD.with_name("refined_fit_of_version_0.1.0.npz")  # written at commit d03d4a9
+
+
+def test_a_refined_fit_by_natural_gradients_is_read() -> None:
+    """Its numbers as that version printed them."""
+    fit = tv.load_fit(REFINED)
+    assert (fit.status, fit.n_updates, fit.warnings, fit.astray) == ("converged", 110, [], False)
+    assert rule_from_config(fit.spec.optimizer) == tv.NaturalGradient()
+    assert fit.refined is not None
+    assert (fit.refined.n_steps, len(fit.refined.draws), fit.refined.weighted) == (110, 450, True)
+    np.testing.assert_allclose(fit.params[:4], [-0.88426849, -0.34488503, -1.27878381, 0.12847581], rtol=1e-7)
+    np.testing.assert_allclose(fit.refined.log_evidence, -42.739329430325654, rtol=1e-12)
+    np.testing.assert_allclose(fit.summary(200)["mean"].iloc[:3], [0.614552, 0.839935, 0.362572], rtol=1e-5)
+    assert fit.sample(3)["eta"].shape == (3, 25)
+
+
+def rewritten(path: Path, fit: Path = OLD, **changes: Any) -> Path:
+    """An old fit with other settings in its header; those that are None are left out."""
+    header, arrays = read_archive(fit, "fit", "test")
     spec = {**header["spec"], **changes}
     spec = {key: value for key, value in spec.items() if key not in changes or value is not None}
     write_archive(path, {**header, "spec": spec}, arrays)
@@ -384,6 +399,9 @@ def test_settings_that_a_file_lacks_have_their_defaults_and_later_ones_are_named
     assert (less.spec.averaging, less.spec.elbo_samples, less.spec.device) == (None, 1024, "cpu")
     with pytest.raises(OutputError, match=r"settings 'subsample', 'warm_up', which .* pyturingvi 0\.1\.0 wrote it"):
         tv.load_fit(rewritten(tmp_path / "more.npz", subsample=3, warm_up=True))
+    family = {"family": "structured", "base": "gaussian", "shared": True}
+    with pytest.raises(OutputError, match=r"structured family of this version cannot be made .* 'base', 'shared'"):
+        tv.load_fit(rewritten(tmp_path / "family.npz", REFINED, family=family))
 
 
 # ---- one settings object ----------------------------------------------------------------------------------------
@@ -392,6 +410,13 @@ def test_a_setting_has_the_same_bounds_everywhere(isotropic: tv.models.Model, tm
     assert quick(isotropic, n_iterations=1, seed=2**70).spec.seed == 2**70
     grid = {"model": isotropic, "seed": 2**70, "n_iterations": 1, "engine": "numpy"}
     assert (tv.sweep(grid, out=tmp_path, progress=False).frame()["status"] == "completed").all()
+    data = {"model": "rpoisson-small", "simulated": True}
+    assert tv.load_problem("rpoisson-small", simulated=True, seed=2**70).layout.n_local == 1961
+    assert len(read_grid({**data, "data_seed": 2**70})) == 1
+    with pytest.raises(InputError, match=r"^seed must"):
+        tv.load_problem("rpoisson-small", seed=LARGEST_SEED + 1)
+    with pytest.raises(InputError, match=r"^data_seed must"):
+        read_grid({**data, "data_seed": LARGEST_SEED + 1})
 
 
 def test_arguments_after_the_optimizer_are_named(isotropic: tv.models.Model) -> None:
@@ -404,6 +429,10 @@ def test_draws_that_do_not_fit_in_memory_are_refused_before_they_are_made(isotro
     words = r"sample with n=1,000,000,000,000 at d=.* Nothing was allocated"
     with pytest.raises(tv.errors.MemoryLimitError, match=words):
         fit.sample(10**12)
+    with pytest.raises(tv.errors.MemoryLimitError, match="Nothing was allocated"):
+        fit.summary(10**12)
+    with pytest.raises(tv.errors.MemoryLimitError, match="diagnose with n=1,000,000,000,000"):
+        fit.diagnose(10**12)
 
 
 def test_arviz_is_told_how_the_fit_ended(isotropic: tv.models.Model) -> None:

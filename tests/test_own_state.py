@@ -29,9 +29,6 @@ class Wide(tv.models.RobustPoisson):
         density, slope = super()._log_density_and_gradient(points)
         return density * self.factor, slope * self.factor
 
-    def _gradient(self, points: Any, out: Any) -> None:
-        out[...] = self._log_density_and_gradient(points)[1]
-
 
 @pytest.fixture
 def two() -> tuple[Wide, Wide]:
@@ -80,22 +77,66 @@ class Rate(type(tv.step_decay(1e-3))):  # type: ignore[misc]
         return 1e-4
 
 
+class Slow(type(tv.Adam(1e-3).schedule)):  # type: ignore[misc]
+    """Of a fixed stepsize."""
+
+    def __call__(self, iteration: int) -> float:
+        return 1e-4
+
+
 class Last(tv.PolynomialAveraging):
     def update(self, average: Any, work: Any, iteration: int) -> None:
         average[...] = work
 
 
 def test_schedules_and_averages_of_ones_own_do_not_run_as_their_parents() -> None:
-    model, own = tv.models.RobustPoisson(*DATA), Rate(1e-3, 0.5, 10)
-    for settings in (Settings.of(optimizer=tv.SGD(own)), Settings.of(stepsize=1e-3, averaging=Last())):
+    model, own, fixed = tv.models.RobustPoisson(*DATA), Rate(1e-3, 0.5, 10), Slow(1e-3)
+    usual = Settings.of(stepsize=1e-3, averaging=Last())
+    for settings in (Settings.of(optimizer=tv.SGD(own)), Settings.of(optimizer=tv.SGD(fixed)), usual):
         assert "your own class" in str(obstacle("julia", model, settings))
         assert "class" in str(settings.describe())
-    slow = fit(model, optimizer=tv.SGD(own), n_iterations=5).params
-    np.testing.assert_array_equal(slow, fit(model, optimizer=tv.SGD(1e-4), n_iterations=5).params)
+    for one in (own, fixed):
+        slow = fit(model, optimizer=tv.SGD(one), n_iterations=5).params
+        np.testing.assert_array_equal(slow, fit(model, optimizer=tv.SGD(1e-4), n_iterations=5).params)
+        with pytest.raises(InputError, match=r"the stepsize is the class .*(Rate|Slow), which is not rebuilt"):
+            rule_from_config(tv.SGD(one).config())
     last = fit(model, averaging=Last(), n_iterations=5).params
     np.testing.assert_array_equal(last, fit(model, n_iterations=5).params)
-    with pytest.raises(InputError, match=r"the stepsize is the class .*Rate, which is not rebuilt"):
-        rule_from_config(tv.SGD(own).config())
+
+
+def test_one_method_is_enough_for_another_density_than_the_parents() -> None:
+    class Twice(tv.models.IsotropicGaussian):
+        def _log_density_and_gradient(self, points: Any) -> Any:
+            density, slope = super()._log_density_and_gradient(points)
+            return 2 * density, 2 * slope
+
+    one, twice, points = tv.models.IsotropicGaussian(1), Twice(1), np.random.default_rng(2).normal(size=(3, 8))
+    np.testing.assert_array_equal(twice.log_density(points), 2 * one.log_density(points))
+    np.testing.assert_array_equal(twice.gradient(points), 2 * one.gradient(points))
+
+
+class Own(tv.optimize.Rule):
+    ends_by_itself = True
+
+    def start(self, bound: Any, workers: Any) -> Any:
+        raise AssertionError
+
+
+class Stepped(tv.NaturalGradient):
+    def start(self, bound: Any, workers: Any) -> Any:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (Own(1e-2), r"Own\.ends_by_itself is True, but only tv\.NaturalGradient can end by itself"),
+        (Stepped(), r"the start of Stepped would never be called, .* a subclass of tv\.optimize\.Rule"),
+    ],
+)
+def test_a_rule_that_would_not_run_as_it_says_is_refused(rule: tv.optimize.Rule, words: str) -> None:
+    with pytest.raises(InputError, match=f"^optimizer: {words}"):
+        fit(tv.models.RobustPoisson(*DATA), optimizer=rule)
 
 
 def test_a_subclass_of_a_turing_model_runs_nowhere() -> None:

@@ -51,6 +51,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
     if joint:
         n = max(n, draws_for_curvature(model.dim))
     keep = model.dim if joint else model.layout.n_global
+    check_draws_memory(n, model.layout.n_global + keep + 1, "diagnose")
     ratios, z, noise = log_ratios(model, bound, fit.params, n, seed, keep)
     mean = bound.location(fit.params)[: model.layout.n_global]
     with np.errstate(all="ignore"):  # of a run that has exploded

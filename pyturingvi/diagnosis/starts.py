@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,11 @@ class Starts:
     std_errors: list[float]
     distance: float = 0.0
     where: str = ""
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Starts:
+        """What a file holds; what a later version told besides is left out."""
+        return cls(**{one.name: plain[one.name] for one in fields(cls) if one.name in plain})
 
     @property
     def disagree(self) -> bool:

@@ -69,4 +69,11 @@ def get_location_scale(family: str | Family) -> LocationScale:
 def family_from_config(config: Mapping[str, Any]) -> Family:
     """Rebuild a family from what `Family.config` gave."""
     found = FAMILIES.find(config["family"], config)
-    return found.from_config({key: value for key, value in config.items() if key not in ("family", CLASS_KEY)})
+    options = {key: value for key, value in config.items() if key not in ("family", CLASS_KEY)}
+    try:
+        return found.from_config(options)
+    except TypeError as error:  # what another version calls its settings
+        settings = ", ".join(map(repr, options))
+        raise InputError(
+            f"The {found.name} family of this version cannot be made from the settings {settings}: {error}."
+        ) from None

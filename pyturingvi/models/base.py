@@ -70,6 +70,11 @@ class Model(Named, NamedValues, Observes, ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.label = cls.name
+        if "_log_density_and_gradient" in cls.__dict__:
+            for method in (Model._log_density, Model._gradient):  # a bundled parent's are of the parent's density
+                name = method.__name__
+                if name not in cls.__dict__ and getattr(cls, name).__module__.startswith("pyturingvi."):
+                    setattr(cls, name, method)
 
     def __repr__(self) -> str:
         layout = getattr(self, "layout", None)

@@ -127,5 +127,5 @@ class IsotropicGaussian(Model):
 
     def _log_density_and_gradient(self, points: Array) -> tuple[Array, Array]:
         gradient = namespace_of(points).empty_like(points)
-        self._gradient(points, gradient)
-        return self._log_density(points), gradient
+        IsotropicGaussian._gradient(self, points, gradient)  # by name: a subclass may make its own of this method
+        return IsotropicGaussian._log_density(self, points), gradient

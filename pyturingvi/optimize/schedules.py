@@ -39,7 +39,9 @@ class Fixed:
         return self.stepsize
 
     def config(self) -> Any:
-        return self.stepsize
+        if type(self) is Fixed:
+            return self.stepsize
+        return {"schedule": "fixed", "stepsize": self.stepsize, CLASS_KEY: class_path(type(self))}
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,7 @@ class Draws:
         """Draws (n, d_z); the locals need not be drawn."""
         source = generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM, 1)
         n = whole_number("n", n, least)
+        check_draws_memory(n, self.model.layout.n_global, "sample")
         if self.refined is not None:
             return self.refined.resample(n, source)
         return self._bound.draw_globals(self.params, source, n)

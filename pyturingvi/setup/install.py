@@ -11,9 +11,9 @@ from pyturingvi.bridge.environment import VARIABLES, JuliaEnvironment, remember,
 from pyturingvi.bridge.packages import bundled, installed_by_setup
 from pyturingvi.bridge.problems import (
     Problem,
-    examine_environment,
     examine_files,
     examine_julia,
+    examine_packages,
     pkg_command,
     setup_command,
 )
@@ -75,7 +75,9 @@ def set_up(julia: Any = None, project: Any = None, say: Say = print) -> str:
 
 def _try_out(environment: JuliaEnvironment, say: Say) -> Trial:
     again = setup_command(environment)
-    for problem in examine_environment(environment) or examine_files(environment):
+    for problem in examine_julia(environment):  # to register the same again would fail in the same way
+        raise problem
+    for problem in examine_packages(environment) or examine_files(environment):
         raise Problem(problem.what, problem.command if problem.command == again else f"{problem.command} && {again}")
     say(f"Starting Julia {environment.probe().version} for trial; it may compile first, which takes 1 to 3 minutes.")
     try:

@@ -18,7 +18,7 @@ from pyturingvi.models.base import Model
 from pyturingvi.problems import VARIANTS, load_problem
 from pyturingvi.settings import Settings, model_digest
 from pyturingvi.support.archive import digest
-from pyturingvi.support.arguments import LARGEST, whole_number
+from pyturingvi.support.arguments import LARGEST, LARGEST_SEED, whole_number
 from pyturingvi.support.files import as_path
 
 MAX_CELLS = 1_000_000  # each has files of its own
@@ -137,7 +137,7 @@ def _cell(given: Mapping[str, Any], models: dict[Any, _Loaded], resolve_engine: 
         raise InputError(f"simulated must be True or False, got {data['simulated']!r}.")
     if not isinstance(data["variant"], str) or data["variant"] not in VARIANTS:
         raise unknown_name("variant", data["variant"], VARIANTS)
-    data["data_seed"] = whole_number("data_seed", data["data_seed"], 0)
+    data["data_seed"] = whole_number("data_seed", data["data_seed"], 0, LARGEST_SEED)
     data["data_dir"] = None if data["data_dir"] is None else as_path(data["data_dir"], "data_dir")
     model, model_id, n_data = _model(given["model"], data, models)
     settings = Settings.of(**{name: value for name, value in given.items() if name in (*_OF_FIT, "stepsize")})
