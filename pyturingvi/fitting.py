@@ -26,7 +26,6 @@ from pyturingvi.optimize.memory import check_limit, check_memory
 from pyturingvi.optimize.monitor import RunMonitor
 from pyturingvi.optimize.rules import Rule
 from pyturingvi.optimize.schedules import Schedule
-from pyturingvi.refine.refine import check_refinable
 from pyturingvi.result import Fit
 from pyturingvi.settings import BY_STEPSIZE, Device, Engine, FitSpec, Settings, finite_array, model_digest
 from pyturingvi.support.archive import digest
@@ -154,6 +153,8 @@ def fit(
     if not isinstance(refine, bool):
         raise InputError(f"refine must be True or False, got {refine!r}.")
     if refine:
+        from pyturingvi.refine.refine import check_refinable  # with much that no other fit needs
+
         check_refinable(model)
     alone = stepsize is not None and optimizer is None
     settings = Settings.of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ndtri
 
 from pyturingvi.diagnosis.nodes import Rule, is_grid
 
@@ -28,6 +27,8 @@ def draw_locals(integrals: LocalIntegrals, z: np.ndarray, source: np.random.Gene
 
 
 def _chunk(integrals: LocalIntegrals, z: np.ndarray, source: np.random.Generator) -> np.ndarray:
+    from scipy.special import ndtri  # a quarter of a second to import
+
     layout = integrals.model.layout
     n, d_y = layout.n_local, layout.local_dim
     at = integrals.at(z)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp
 
 LARGEST_K = 0.7  # above it no sample of a useful size gives a mean that can be relied on
 _PRIOR_DRAWS, _PRIOR_K = 10, 0.5  # a weak prior keeps k-hat of a short tail from wandering
@@ -82,8 +81,15 @@ def importance_weights(log_ratios: np.ndarray) -> ImportanceWeights:
         return ImportanceWeights(np.full(n, 1.0 / n), math.inf, 0.0, math.inf)
     spread = float(logs.std(ddof=1)) if len(finite) == n > 1 else math.inf
     smooth, k_hat = _smooth_tail(logs - logs.max())
-    weights = np.exp(smooth - logsumexp(smooth))
+    weights = _normalized(smooth)
     return ImportanceWeights(weights, k_hat, float(1.0 / (weights @ weights)), spread)
+
+
+def _normalized(logs: np.ndarray) -> np.ndarray:
+    """What these are the logarithms of, divided by their sum."""
+    from scipy.special import logsumexp  # a quarter of a second to import
+
+    return np.asarray(np.exp(logs - logsumexp(logs)))
 
 
 def _smooth_tail(logs: np.ndarray) -> tuple[np.ndarray, float]:
@@ -120,7 +126,7 @@ def fit_generalized_pareto(excess: np.ndarray) -> tuple[float, float]:
         shapes = np.log1p(-grid[:, None] * excess).mean(axis=1)
         profile = n * (np.log(-grid / shapes) - shapes - 1.0)
     profile[~np.isfinite(profile)] = -np.inf
-    theta = float(np.exp(profile - logsumexp(profile)) @ grid)
+    theta = float(_normalized(profile) @ grid)
     with np.errstate(invalid="ignore", divide="ignore"):
         raw = float(np.log1p(-theta * excess).mean())
         scale = -raw / theta if theta != 0 else float(excess.mean())
