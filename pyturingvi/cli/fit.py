@@ -11,7 +11,7 @@ import typer
 
 from pyturingvi.cli.own_table import OwnTable
 from pyturingvi.cli.shared import EXIT_INTERRUPTED, EXIT_UNUSABLE, DataDir, Simulated, Variant, app, note
-from pyturingvi.errors import ConvergenceWarning, InputError, OutputError
+from pyturingvi.errors import ConvergenceWarning, InputError, MemoryLimitError, OutputError
 
 if TYPE_CHECKING:
     from pyturingvi.models.base import Model
@@ -56,8 +56,13 @@ def fit(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
     refine: Annotated[
-        bool, typer.Option("--refine", help="Integrate the locals out and correct the globals (robust-poisson, irt).")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--refine/--no-refine",
+            help="Integrate the locals out and correct the globals (robust-poisson, irt); by default where the fit's "
+            "own check says that they would move, and no --family is given.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder, or path of an .npz file, for the results.")] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="File that keeps the run's state; an existing one is gone on with.")
@@ -89,14 +94,16 @@ def fit(
     """Fit a problem or a table of your own, print the summary, and write NAME-FAMILY.npz and NAME-FAMILY.png.
 
     It runs natural gradients until they have converged, or Adam with --stepsize, with --variant released from where
-    that code starts. What --refine has corrected is in NAME-FAMILY-refined.npz and .png.
+    that code starts. Globals that would move with the locals integrated out are corrected. What an explicit --refine
+    has corrected is in NAME-FAMILY-refined.npz and .png.
 
     Exit code 0 means that the fit has converged and nothing speaks against it, 1 that it has not, diverged, ended below
-    its start, made all the updates it was given, or that the data should be changed (what was fitted is saved all the
-    same), 2 that an argument was refused before anything ran, 130 that it was interrupted (likewise saved).
+    its start, made all the updates it was given, that its globals would move and were not corrected, or that the data
+    should be changed (what was fitted is saved all the same), 2 that an argument was refused before anything ran, 130
+    that it was interrupted (likewise saved).
     """
     from pyturingvi.families import Structured
-    from pyturingvi.fitting import default_family, refined, run
+    from pyturingvi.fitting import default_family, run
     from pyturingvi.optimize.memory import check_limit
     from pyturingvi.plots import save_elbo_plot
     from pyturingvi.problems import start_scale
@@ -144,9 +151,9 @@ def fit(
         several_starts=family is None and not conditional_scale,
         check_shape=not refine,
     )
-    if refine:
+    if refine or (refine is None and family is None and not conditional_scale and result.advice):
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # they are told below
-            result = refined(result, progress=not quiet)
+            result = _refined(result, not quiet, wanted=bool(refine))
     with DeferredInterrupt() as late:  # Ctrl-C from here on must not cost the fit
         typer.echo(_summary_text(result))
         last = result.elbo.iloc[-1]
@@ -178,7 +185,7 @@ def fit(
         note(f"{result.status}: {problem}")
     if result.status != "converged" and not result.warnings:
         note(f"{result.status}: {result.message}")
-    if result.status != "converged" or result.warnings:
+    if result.status != "converged" or result.warnings or result.advice:
         raise typer.Exit(EXIT_UNUSABLE)
     if late.requested:
         note("interrupted after the fit was complete; everything is saved")
@@ -200,6 +207,21 @@ def _model(
     if Path(problem).is_file():
         raise InputError(f"{problem!r} is a file: say what to fit to it, by --model robust-poisson, irt or volatility.")
     return tv.load_problem(problem, data_dir=data_dir, simulated=simulated, seed=seed, variant=variant)
+
+
+def _refined(fit: Fit, progress: bool, *, wanted: bool) -> Fit:
+    """The fit refined; where nobody asked for it and it cannot be, the fit itself, with the reason told."""
+    from pyturingvi.fitting import refined
+
+    if wanted:
+        return refined(fit, progress=progress)
+    for advice in fit.advice:
+        note(f"{advice.partition(' fit.refine()')[0]} They are corrected now (--no-refine leaves them).")
+    try:
+        return refined(fit, progress=progress)
+    except (InputError, MemoryLimitError) as error:
+        note(str(error))
+        return fit
 
 
 def _targets(label: str, family: str, out: Path | None, plot: bool) -> tuple[Path, Path | None]:
