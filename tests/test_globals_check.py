@@ -13,6 +13,7 @@ from targets import GaussianTarget, dense_location_scale, fit_at, hierarchical_n
 import pyturingvi as tv
 from pyturingvi.diagnosis.check import GlobalsCheck, check_globals
 from pyturingvi.diagnosis.from_slopes import SlopeIntegrals
+from pyturingvi.diagnosis.verdict import DISTRUST, MORE
 from pyturingvi.families import get_family
 from pyturingvi.layout import Layout
 
@@ -243,3 +244,12 @@ def test_a_global_without_an_end_is_not_called_good(n_local: int, seed: int) -> 
 
     fit = tv.fit(tv.models.LogDensity(density, Layout(1, n_local, 1)), seed=seed, progress=False)
     assert fit.diagnose().verdict != "good"
+
+
+def test_a_verdict_is_no_better_than_what_the_fit_itself_warned_of(gaussian_target: GaussianTarget) -> None:
+    fit = quick_fit(gaussian_target.model, "structured", optimizer=tv.NaturalGradient(), n_iterations=None)
+    assert fit.diagnose().verdict == "good"
+    fit.warnings = [f"{DISTRUST} By the slopes, means would move: mu by about +3.0. {MORE}"]
+    found = fit.diagnose()
+    assert found.verdict == "do not trust"
+    assert found.reasons[0] == "tv.fit found, by other draws: By the slopes, means would move: mu by about +3.0."

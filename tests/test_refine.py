@@ -357,7 +357,7 @@ def test_the_diagnosis_of_a_refined_fit_is_that_of_its_own_draws(tmp_path: Path)
         return at_top + each.sum(axis=1), slopes
 
     model = tv.models.LogDensity(density, tv.Layout(1, 100, 1), terms=terms)
-    with pytest.warns(tv.RefineWarning, match="Do not trust these"):
+    with pytest.warns(tv.RefineWarning, match="corrects the globals"):
         fit = tv.fit(model, progress=False)
     assert tv.load_fit(fit.save(tmp_path / "fit.npz"), model).advice == fit.advice != []
     refined = fit.refine(progress=False)

@@ -15,6 +15,7 @@ from pyturingvi.diagnosis.moves import OWN_DRAWS, SLOPE, Moves, draws_for_curvat
 from pyturingvi.diagnosis.report import Diagnosis
 from pyturingvi.diagnosis.restarts import restart
 from pyturingvi.diagnosis.trend import last_third
+from pyturingvi.diagnosis.verdict import DISTRUST, MORE
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.errors import InputError
 from pyturingvi.families.base import BoundFamily
@@ -87,6 +88,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "refinable": integrated and model.has_term_gradients and fit.refined is None,
         "moves": moves,
         "advice": model.advice(),
+        "warned": [_bare(words) for words in fit.warnings if words.startswith(DISTRUST) and fit.refined is None],
         "starts": fit.starts,
         "check": _check(fit, bound, n, seed),
     }
@@ -99,6 +101,11 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
     if others:
         found |= _restarts(fit, others, n, mean, sd, labels)
     return Diagnosis(f"{model.label}, {fit.family.label}", Findings(**found), mean, sd, labels)
+
+
+def _bare(warning: str) -> str:
+    """What a warning of a fit's shape found."""
+    return warning.removeprefix(DISTRUST).removesuffix(MORE).strip()
 
 
 def _check(fit: Fit, bound: BoundFamily, n: int, seed: int) -> GlobalsCheck | None:

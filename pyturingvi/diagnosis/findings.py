@@ -68,7 +68,7 @@ class Findings:
 
     `cut_short` says that an optimizer that ends by itself had not when its updates were used up, and `capped` that
     their number was not chosen by the user; `astray` is the fit's. `far_out` tells what a refined fit does not
-    know of its tails.
+    know of its tails, `warned` what the end of the run found of the density's shape.
     """
 
     status: str
@@ -93,3 +93,4 @@ class Findings:
     starts: Starts | None = None
     check: GlobalsCheck | None = None
     advice: list[str] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pyturingvi.diagnosis.check import GlobalsCheck, check_globals
 from pyturingvi.diagnosis.diagnose import LARGEST_JOINT, diagnose
-from pyturingvi.diagnosis.verdict import BAD
+from pyturingvi.diagnosis.verdict import BAD, DISTRUST, MORE
 from pyturingvi.optimize.natural_stages import choose_draws
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.support.registry import defines
@@ -42,7 +42,7 @@ def shape_problems(fit: Fit, seed: int) -> tuple[list[str], list[str]]:
     refinable = model.has_term_gradients and model.layout.n_global > 0 and model.layout.n_local > 0
     try:  # a log density of the user's own, at points that the run itself did not visit
         if few and (found := diagnose(fit, seed=seed)).verdict == BAD:
-            return [f"The fit converged, but do not trust it. {found.reasons[0]} fit.diagnose() says more."], []
+            return [f"{DISTRUST} {found.reasons[0]} {MORE}"], []
         check = _check(fit, seed) if refinable or not few else None
     except Exception:
         return [], []
@@ -52,9 +52,8 @@ def shape_problems(fit: Fit, seed: int) -> tuple[list[str], list[str]]:
         f"With the locals integrated out, {check.words}." if model.layout.n_local else f"By the slopes, {check.words}."
     )
     if refinable:
-        return [], [f"{words}{' Do not trust these as they are.' if check.grave else ''} {_REFINE}"]
-    remedy = "fit.diagnose() says more; tv.sample_nuts is the reference."
-    return [f"The fit converged, but do not trust it. {words} {remedy}"], []
+        return [], [f"{words} {_REFINE}"]
+    return [f"{DISTRUST} {words} tv.sample_nuts is the reference. {MORE}"], []
 
 
 def _check(fit: Fit, seed: int) -> GlobalsCheck | None:

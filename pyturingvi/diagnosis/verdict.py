@@ -12,6 +12,7 @@ from pyturingvi.diagnosis.moves import CORRECTED_DRAWS, SLOPE
 from pyturingvi.diagnosis.trend import LEAST_GAIN
 from pyturingvi.diagnosis.weights import LARGEST_K, ImportanceWeights
 
+DISTRUST, MORE = "The fit converged, but do not trust it.", "fit.diagnose() says more."  # about what tv.fit warns of
 GOOD, CARE, BAD = "good", "usable with care", "do not trust"
 LEVELS = (GOOD, CARE, BAD)
 
@@ -34,6 +35,8 @@ def judge(found: Findings) -> tuple[str, list[str]]:
     if found.starts is not None:
         marks.append((int(found.starts.disagree), found.starts.words))
     marks += [(1, advice) for advice in found.advice]
+    if found.warned and not any(level == LEVELS.index(BAD) for level, _ in marks):
+        marks += [(2, f"tv.fit found, by other draws: {words}") for words in found.warned]
     marks.sort(key=lambda mark: -mark[0])
     if not marks[0][0] and not found.restarts and found.starts is None:
         marks.append((0, "Draws of one fit cannot show another mode: diagnose(seeds=[1, 2, 3]) fits from other seeds."))
