@@ -174,6 +174,9 @@ def fit(
         averaging=averaging,
         stop_within=stop_within,
     )
+    told = model.advice()
+    for advice in told:  # before the work: a run on such data may be long, and end nowhere
+        warnings.warn(f"{model.label}: {advice}", ConvergenceWarning, stacklevel=2)
     found = run(
         model,
         settings,
@@ -189,7 +192,8 @@ def fit(
         check_shape=not refine,  # its weights tell more
     )
     for problem in found.warnings:
-        warnings.warn(f"{model.label}: {problem}", ConvergenceWarning, stacklevel=2)
+        if problem not in told:
+            warnings.warn(f"{model.label}: {problem}", ConvergenceWarning, stacklevel=2)
     for advice in found.advice:
         warnings.warn(f"{model.label}: {advice}", RefineWarning, stacklevel=2)
     return refined(found, progress=progress) if refine else found

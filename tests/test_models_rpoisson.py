@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from model_checks import assert_survives_pickle_and_state, draw_points
 from scipy import sparse, stats
+from targets import quick_fit
 
-from pyturingvi.errors import InputError
+from pyturingvi.errors import ConvergenceWarning, InputError
 from pyturingvi.models import RobustPoisson
 
 
@@ -241,3 +242,12 @@ def test_advice_names_the_covariate_and_the_remedy() -> None:
 )
 def test_no_advice_where_the_scale_is_usual(column: np.ndarray) -> None:
     assert advice(column) == []
+
+
+def test_the_advice_comes_before_the_work_and_once() -> None:
+    model = RobustPoisson(YEARS[:, None], np.ones(len(YEARS)))
+    done: list[int] = []
+    with pytest.warns(ConvergenceWarning) as caught:
+        quick_fit(model, "mean-field", n_iterations=2, elbo_every=1, callback=lambda *_: done.append(len(caught)))
+    assert done[0] == 1
+    assert [model.advice()[0] in str(one.message) for one in caught].count(True) == 1

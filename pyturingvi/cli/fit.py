@@ -141,6 +141,9 @@ def fit(
     target, picture = _targets(model.label, name, out, plot)
     if checkpoint is not None and check_writable(checkpoint, "--checkpoint") in (target, picture):
         raise InputError("--checkpoint and --out name the same file; the fit would replace its own checkpoint.")
+    told = model.advice()
+    for words in told:
+        note(words)
     result = run(
         model,
         settings,
@@ -181,9 +184,10 @@ def fit(
         raise typer.Exit(EXIT_INTERRUPTED)
     for advice in result.advice:
         note(advice)
-    for problem in result.warnings:
+    problems = [problem for problem in result.warnings if problem not in told]
+    for problem in problems:
         note(f"{result.status}: {problem}")
-    if result.status != "converged" and not result.warnings:
+    if result.status != "converged" and not problems:
         note(f"{result.status}: {result.message}")
     if result.status != "converged" or result.warnings or result.advice:
         raise typer.Exit(EXIT_UNUSABLE)
