@@ -7,7 +7,6 @@ import warnings
 
 from pyturingvi.engines.base import Engine
 from pyturingvi.errors import EngineError
-from pyturingvi.families import Markov, Structured
 from pyturingvi.models.base import Model
 from pyturingvi.settings import Settings
 from pyturingvi.support.registry import class_path, defines, is_bundled
@@ -21,9 +20,8 @@ def obstacle(engine: str, model: Model, settings: Settings) -> str | None:
         if settings.device != "cpu" and settings.device in model.devices:
             if settings.optimizer.ends_by_itself:
                 return "natural gradients on a GPU"
-            family = settings.family
-            if isinstance(family, Markov) or (isinstance(family, Structured) and family.conditional_scale):
-                return f"the {family.label} family on a GPU"
+            if settings.device not in settings.family.julia_devices:
+                return f"the {settings.family.label} family on a GPU"
         # a parent's `to_julia` would run the parent in place of what was passed
         for part in settings.parts:
             if not defines(part, "to_julia"):

@@ -46,6 +46,11 @@ class Family(Named, ABC):
         """What outputs and messages call it: its name, and what of its settings makes another family of it."""
         return self.name
 
+    @property
+    def julia_devices(self) -> frozenset[str]:
+        """Where its Julia counterpart runs; the NumPy engine runs it wherever it runs the model."""
+        return frozenset({"cpu", "cuda"})
+
     @abstractmethod
     def n_params(self, layout: Layout) -> int:
         """Number of parameters p (paper, table 1)."""

@@ -43,6 +43,10 @@ class Markov(LocationScale):
     standardized: ClassVar[bool] = True
 
     @property
+    def julia_devices(self) -> frozenset[str]:
+        return frozenset({"cpu"})
+
+    @property
     def scale_is_parameter(self) -> bool:
         return False
 

@@ -74,6 +74,10 @@ class Structured(LocationScale):
         return f"conditional-scale {self.name}" if self.conditional_scale else self.name
 
     @property
+    def julia_devices(self) -> frozenset[str]:
+        return frozenset({"cpu"}) if self.conditional_scale else super().julia_devices
+
+    @property
     def scale_is_parameter(self) -> bool:
         return not self.conditional_scale
 
