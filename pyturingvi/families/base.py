@@ -70,6 +70,14 @@ class Family(Named, ABC):
         """Whether a draw of a natural-gradient update has a second one, with the signs of the locals' noise turned."""
         return False
 
+    def dense_work(self, layout: Layout) -> int:
+        """Numbers that a natural-gradient update holds for a while beside parameters and draws."""
+        return 0
+
+    def memory_advice(self, layout: Layout) -> str:
+        """What to do where a fit is too large for the memory, in words."""
+        return f"dtype='float32' halves it, and family='mean-field' has {2 * layout.dim:,} parameters"
+
     @abstractmethod
     def bind(self, layout: Layout, dtype: Any = np.float64, xp: ModuleType = np) -> BoundFamily:
         """The family's operations for one layout, precision and array module."""

@@ -60,6 +60,12 @@ class FullRank(LocationScale):
     def dense_columns(self, layout: Layout) -> int:
         return layout.dim
 
+    def dense_work(self, layout: Layout) -> int:
+        return 3 * layout.dim**2
+
+    def memory_advice(self, layout: Layout) -> str:
+        return "family='structured' grows linearly with the number of locals"
+
     def column_lengths(self, layout: Layout) -> np.ndarray:
         return np.arange(layout.dim, 0, -1)
 

@@ -34,6 +34,9 @@ class MeanField(LocationScale):
     def dense_columns(self, layout: Layout) -> int:
         return 0
 
+    def memory_advice(self, layout: Layout) -> str:
+        return "dtype='float32' halves it"
+
     def column_lengths(self, layout: Layout) -> np.ndarray:
         return np.ones(layout.dim, dtype=np.int64)
 

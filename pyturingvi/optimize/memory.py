@@ -62,8 +62,7 @@ def natural_bytes(family: Family, layout: Layout, itemsize: int, n_samples: int,
     update at hand; and in float64 the start, the result and a checkpoint's vectors.
     """
     p, d = family.n_params(layout), layout.dim
-    dense = 3 * d * d if family.name == "full-rank" else 0
-    return itemsize * (10 * p + 4 * n_samples * d + dense) + 8 * 5 * p + _ELBO_BYTES * elbo_samples
+    return itemsize * (10 * p + 4 * n_samples * d + family.dense_work(layout)) + 8 * 5 * p + _ELBO_BYTES * elbo_samples
 
 
 _ELBO_BYTES = 3 * 8
@@ -154,12 +153,8 @@ def check_memory(
         p = family.n_params(layout)
         if _ELBO_BYTES * elbo_samples > needed / 2:
             advice = f"most of it is for elbo_samples={elbo_samples:,}, of which fewer will do"
-        elif family.name == "full-rank":
-            advice = "family='structured' grows linearly with the number of locals"
         else:
-            advice = "dtype='float32' halves it"
-            if family.name != "mean-field":
-                advice += f", and family='mean-field' has {2 * layout.dim:,} parameters"
+            advice = family.memory_advice(layout)
         raise MemoryLimitError(
             f"A {family.name} fit with d={layout.dim} has {p:,} parameters and needs {needed:,} bytes "
             f"({needed / 2**30:.1f} GiB) for parameters, gradient, optimizer state and draws; {have:,} bytes "
