@@ -70,6 +70,13 @@ class Family(Named, ABC):
         """Whether a draw of a natural-gradient update has a second one, with the signs of the locals' noise turned."""
         return False
 
+    def stages_before(self, layout: Layout) -> list[Family]:
+        """Families that a run by natural gradients goes through first, each from where the former one ended.
+
+        What a class inherits does not count, since it may lack the members of its parent: a run is then in it alone.
+        """
+        return []
+
     def dense_work(self, layout: Layout) -> int:
         """Numbers that a natural-gradient update holds for a while beside parameters and draws."""
         return 0

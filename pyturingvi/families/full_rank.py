@@ -14,30 +14,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pyturingvi.families.base import Family
 from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
+from pyturingvi.families.mean_field import MeanField
 from pyturingvi.families.natural import FullRankCoordinates, NaturalCoordinates
+from pyturingvi.families.structured import Structured
+from pyturingvi.families.triangle import column_starts, triangle_pattern, triangle_size
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 
 _PANEL_BYTES = 1 << 20
-
-
-def triangle_size(n: int) -> int:
-    """Entries of a lower triangle of order n."""
-    return n * (n + 1) // 2
-
-
-def column_starts(n: int) -> np.ndarray:
-    """Where each column of a packed lower triangle begins, and its end: (n+1,)."""
-    j = np.arange(n + 1, dtype=np.int64)
-    return j * n - j * (j - 1) // 2
-
-
-def triangle_pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of a packed lower triangle of order n, column by column."""
-    columns = np.repeat(np.arange(n), np.arange(n, 0, -1))
-    rows = np.arange(triangle_size(n)) - column_starts(n)[columns] + columns
-    return rows, columns
 
 
 @dataclass(frozen=True)
@@ -59,6 +45,10 @@ class FullRank(LocationScale):
 
     def dense_columns(self, layout: Layout) -> int:
         return layout.dim
+
+    def stages_before(self, layout: Layout) -> list[Family]:
+        smaller = [MeanField(), Structured()] if layout.n_local else [MeanField()]
+        return [*smaller, *self._gaussian_stage()]
 
     def dense_work(self, layout: Layout) -> int:
         return 3 * layout.dim**2

@@ -13,7 +13,7 @@ import numpy as np
 
 from pyturingvi.errors import InputError
 from pyturingvi.families.base import BoundFamily, Family
-from pyturingvi.families.base_distributions import BaseDistribution, BaseSpec, base_distribution
+from pyturingvi.families.base_distributions import BaseDistribution, BaseSpec, Gaussian, base_distribution
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 from pyturingvi.support.registry import describe
@@ -55,6 +55,10 @@ class LocationScale(Family):
 
     def n_params(self, layout: Layout) -> int:
         return layout.dim + int(self.column_lengths(layout).sum())
+
+    def _gaussian_stage(self) -> list[Family]:
+        """The Gaussian one before another base: the best fit to a Gaussian posterior is the same for every base."""
+        return [] if type(self.base_distribution) is Gaussian else [type(self)()]
 
     def column_starts(self, layout: Layout) -> np.ndarray:
         """CSC column pointers of C, (d+1,)."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pyturingvi.families.base import Family
 from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
 from pyturingvi.families.natural import MeanFieldCoordinates, NaturalCoordinates
 from pyturingvi.layout import Layout
@@ -33,6 +34,9 @@ class MeanField(LocationScale):
 
     def dense_columns(self, layout: Layout) -> int:
         return 0
+
+    def stages_before(self, layout: Layout) -> list[Family]:
+        return self._gaussian_stage()
 
     def memory_advice(self, layout: Layout) -> str:
         return "dtype='float32' halves it"

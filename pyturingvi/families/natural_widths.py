@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyturingvi.families.full_rank import triangle_pattern
 from pyturingvi.families.natural import StructuredCoordinates, exponential
+from pyturingvi.families.triangle import triangle_pattern
 from pyturingvi.support.array_namespace import Array
 
 

@@ -15,11 +15,13 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from pyturingvi.errors import InputError
+from pyturingvi.families.base import Family
 from pyturingvi.families.base_distributions import Gaussian
-from pyturingvi.families.full_rank import column_starts, triangle_pattern, triangle_size
 from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
+from pyturingvi.families.mean_field import MeanField
 from pyturingvi.families.natural import NaturalCoordinates, StructuredCoordinates
 from pyturingvi.families.natural_widths import WidthsCoordinates
+from pyturingvi.families.triangle import column_starts, triangle_pattern, triangle_size
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 
@@ -83,6 +85,10 @@ class Structured(LocationScale):
 
     def mirrors_locals(self, layout: Layout) -> bool:
         return layout.n_global > 0 and layout.n_local > 0
+
+    def stages_before(self, layout: Layout) -> list[Family]:
+        plain = [Structured()] if self.conditional_scale and layout.n_local else []
+        return [MeanField(), *plain, *self._gaussian_stage()]
 
     def n_params(self, layout: Layout) -> int:
         of_border = layout.local_dim * layout.n_global

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pyturingvi.families import Family, FullRank, Markov, MeanField, Structured
+from pyturingvi.families import Family, MeanField
 from pyturingvi.families.base_distributions import Gaussian
 from pyturingvi.layout import Layout
+from pyturingvi.support.registry import defines
 
 _FIRST_RATE = 0.5
 _DRAWS_PER_DIMENSION = 4
@@ -59,15 +60,5 @@ def _next_prime(n: int) -> int:
 
 def stages_of(family: Family, layout: Layout, warm: bool) -> list[Family]:
     """The families that a run goes through; from a start of the user's own, the last alone."""
-    if not warm:
-        return [family]
-    kind = type(family)
-    if kind not in (MeanField, Structured, Markov, FullRank):
-        return [family]
-    smaller: list[Family] = [] if kind is MeanField else [MeanField()]
-    larger = kind in (Markov, FullRank) or (isinstance(family, Structured) and family.conditional_scale)
-    if larger and layout.n_local:
-        smaller.append(Structured())
-    if type(family.base_distribution) is not Gaussian:
-        smaller.append(kind())  # the best fit to a Gaussian posterior is the same for every base
-    return [*smaller, family]
+    before = family.stages_before(layout) if warm and defines(family, "stages_before") else []
+    return [*before, family]
