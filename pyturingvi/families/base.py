@@ -35,6 +35,7 @@ class Family(Named, ABC):
     """
 
     registry: ClassVar[Registry[Family]] = Registry("family")
+    independent: ClassVar[bool] = False  # whether all coordinates are, so that blocks of the scale are single ones
 
     @property
     def base_distribution(self) -> BaseDistribution:

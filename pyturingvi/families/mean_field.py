@@ -25,6 +25,7 @@ class MeanField(LocationScale):
     """
 
     name: ClassVar[str] = "mean-field"
+    independent: ClassVar[bool] = True
 
     def n_params(self, layout: Layout) -> int:
         return 2 * layout.dim

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.families import Family, MeanField, Structured
+from pyturingvi.families import Family, Structured
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.monitor import Outcome, RunMonitor, Snapshot
 from pyturingvi.optimize.natural_plan import CAP, HISTORY_COLUMNS, NaturalPlan
@@ -78,7 +78,7 @@ class _Loop:
             fixed=fixed,
         )
         first = self.plan.family
-        self.narrowable = isinstance(first, MeanField) and warm
+        self.narrowable = first.independent and warm
         self.initial = first.bind(model.layout).initial_flat(*start) if self.narrowable else initial
         self.rows = np.empty((0, ROW_COLUMNS))  # of the leg at hand
         self.begun = self.saved = self.due = False  # due: an estimate of the ELBO

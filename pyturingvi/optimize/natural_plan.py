@@ -14,7 +14,7 @@ from dataclasses import asdict, fields
 
 import numpy as np
 
-from pyturingvi.families import Family, MeanField
+from pyturingvi.families import Family
 from pyturingvi.layout import Layout
 from pyturingvi.optimize.natural_leg import ANNEAL, CLIMB, Leg, PlanState
 from pyturingvi.optimize.natural_rise import has_risen, rise_of
@@ -168,13 +168,12 @@ class NaturalPlan:
 
     @property
     def _first_trust(self) -> float:
-        # mean-field's blocks are single coordinates
-        return 0.5 if type(self.family) is MeanField else 2.0
+        return 0.5 if self.family.independent else 2.0  # of a block, which is then a single coordinate
 
     @property
     def _largest_trust(self) -> float:
         # a posterior may lie as many of the start's standard deviations away as its units make it
-        return self._first_trust * (2.0**20 if type(self.family) is MeanField else 16)
+        return self._first_trust * (2.0**20 if self.family.independent else 16)
 
     def _set_back(self, done: int) -> str:
         s = self.state

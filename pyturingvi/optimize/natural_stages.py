@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pyturingvi.families import Family, MeanField
+from pyturingvi.families import Family
 from pyturingvi.families.base_distributions import Gaussian
 from pyturingvi.layout import Layout
 from pyturingvi.support.registry import defines
@@ -44,7 +44,7 @@ def choose_draws(family: Family, layout: Layout, n_samples: int | None, rate: fl
     many = 2 * copies * rows if mirrored and gaussian else per_dimension * dimension
     m = n_samples or 2 * copies * (min(_MOST_DRAWS, max(few, many)) // (2 * copies))
     # rows of the frames' own, and half as many for the locals to be orthogonal to them where signs do not see to it
-    frames = gaussian and type(family) is not MeanField and m >= (2 if mirrored else 3) * size
+    frames = gaussian and not family.independent and m >= (2 if mirrored else 3) * size
     if size == 1:
         bears = 0.6
     else:

@@ -13,7 +13,7 @@ from pyturingvi.diagnosis.nodes import count_of
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.engines.numpy_engine import NumpyEngine
 from pyturingvi.errors import InputError
-from pyturingvi.families import FullRank, MeanField, Structured
+from pyturingvi.families import FullRank, Structured
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import check_refine_memory
@@ -90,7 +90,7 @@ def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: boo
     )
     with one_blas_thread(), Workers(available_cores()) as workers, np.errstate(all="ignore"):
         stepping = _Stepping(model, parts, spec, seed, workers)
-        if type(fit.family) is MeanField:
+        if fit.family.independent:
             stepping.begin()
         return stepping.run(n_nodes, n_draws, progress, checkpoint)
 
