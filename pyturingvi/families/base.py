@@ -71,6 +71,11 @@ class Family(Named, ABC):
         """Whether a draw of a natural-gradient update has a second one, with the signs of the locals' noise turned."""
         return False
 
+    @property
+    def standard_form(self) -> Family:
+        """The family in the form that natural gradients step in, where it has several."""
+        return self
+
     def stages_before(self, layout: Layout) -> list[Family]:
         """Families that a run by natural gradients goes through first, each from where the former one ended.
 

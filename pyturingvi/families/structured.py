@@ -86,6 +86,10 @@ class Structured(LocationScale):
     def mirrors_locals(self, layout: Layout) -> bool:
         return layout.n_global > 0 and layout.n_local > 0
 
+    @property
+    def standard_form(self) -> Family:
+        return replace(self, standardized=True)
+
     def stages_before(self, layout: Layout) -> list[Family]:
         plain = [Structured()] if self.conditional_scale and layout.n_local else []
         return [MeanField(), *plain, *self._gaussian_stage()]

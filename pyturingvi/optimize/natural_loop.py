@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.families import Family, Structured
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.monitor import Outcome, RunMonitor, Snapshot
 from pyturingvi.optimize.natural_plan import CAP, HISTORY_COLUMNS, NaturalPlan
@@ -185,12 +184,11 @@ class _Loop:
 
     def _next_stage(self) -> None:
         plan, stepper, layout = self.plan, self.stepper, self.model.layout
-        before = plan.family.bind(layout)
+        before = plan.family.standard_form.bind(layout)
         flat = stepper.standardized()
         plan.begin_next_stage(stepper.done)
-        family = plan.family
-        after = self._standard_form(family).bind(layout)
-        stepper.begin(family, {"params": after.embed(self._standard_form(before.family).bind(layout), flat)}, 0)
+        after = plan.family.standard_form.bind(layout)
+        stepper.begin(plan.family, {"params": after.embed(before, flat)}, 0)
 
     def end(self, verdict: str) -> None:
         """Make the run into a result: its family, status and ELBO."""
@@ -284,10 +282,6 @@ class _Loop:
         return Snapshot(
             self.stepper.done, {**vectors, **kept}, {**self.plan.scalars(), "count": count, "due": self.due}
         )
-
-    @staticmethod
-    def _standard_form(family: Family) -> Family:
-        return replace(family, standardized=True) if isinstance(family, Structured) else family
 
     def _to_standardized(self, flat: np.ndarray) -> np.ndarray:
         family, layout = self.plan.family, self.model.layout
