@@ -1,9 +1,10 @@
-"""A leg of a fit by natural gradients, and what its plan remembers from one leg to the next."""
+"""A leg of a fit by natural gradients, the verdict on it, and what its plan remembers from one leg to the next."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 CLIMB, ANNEAL = 0, 1
 
@@ -24,6 +25,32 @@ class Leg:
     def rate_at(self, done: int) -> float:
         """The rate of the update after `done` updates."""
         return self.rate if self.anneal_from < 0 else self.rate / (1 + self.rate * (done - self.anneal_from))
+
+
+class Verdict(StrEnum):
+    """What comes after a leg."""
+
+    GO_ON = "go on"
+    BEST = "best"  # the leg's start is the best so far: to be kept
+    BACK = "back"  # to the best
+    NEXT_STAGE = "next stage"
+    NEXT_FROM_BEST = "next stage from best"
+    CONVERGED = "converged"
+    DIVERGED = "diverged"
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run ends."""
+        return self in (Verdict.CONVERGED, Verdict.DIVERGED)
+
+    @property
+    def recalls(self) -> bool:
+        """Whether the leg is given up for the best before it."""
+        return self in (Verdict.BACK, Verdict.NEXT_FROM_BEST, Verdict.DIVERGED)
+
+    @property
+    def enters_next_stage(self) -> bool:
+        return self in (Verdict.NEXT_STAGE, Verdict.NEXT_FROM_BEST)
 
 
 @dataclass

@@ -10,6 +10,7 @@ import numpy as np
 
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.monitor import Outcome, RunMonitor, Snapshot
+from pyturingvi.optimize.natural_leg import Verdict
 from pyturingvi.optimize.natural_plan import CAP, HISTORY_COLUMNS, NaturalPlan
 from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.natural_stepper import ROW_COLUMNS, VECTORS, NaturalStepper
@@ -86,13 +87,13 @@ class _Loop:
         self.status, self.message = "completed", ""
 
     # ---- life ---------------------------------------------------------------------------------------------
-    def run(self) -> str:
+    def run(self) -> Verdict:
         """Make the updates; the plan's last verdict."""
         monitor, stepper, plan = self.monitor, self.stepper, self.plan
         self._begin()
         self._estimate_if_due()
-        verdict = "converged" if plan.state.converged else "go on"
-        while stepper.done < self.cap and not monitor.stop_requested and verdict not in ("converged", "diverged"):
+        verdict = Verdict.CONVERGED if plan.state.converged else Verdict.GO_ON
+        while stepper.done < self.cap and not monitor.stop_requested and not verdict.ends:
             leg = plan.next_leg()
             # a leg that the budget cuts short stays open, so that a later run can end it
             rows, finite = stepper.advance(replace(leg, last=min(leg.last, self.cap)))
@@ -101,7 +102,7 @@ class _Loop:
                 verdict = self._finish_leg(finite)
                 self._estimate_if_due()
             monitor.tick(stepper.done, self.snapshot, plan.words)
-        if verdict != "diverged":
+        if verdict is not Verdict.DIVERGED:
             self.save()
         return verdict
 
@@ -141,19 +142,19 @@ class _Loop:
         stepper.done = found.iteration
         stepper.begin(plan.family, {name: found.vectors[name] for name in VECTORS}, count)
 
-    def _finish_leg(self, finite: bool) -> str:
+    def _finish_leg(self, finite: bool) -> Verdict:
         plan, stepper, rows = self.plan, self.stepper, self.rows
         self.rows, self.finite = np.empty((0, ROW_COLUMNS)), finite
         verdict = plan.finish_leg(stepper.done, rows, broke=not finite)
-        if verdict in ("back", "diverged", "next stage from best"):
+        if verdict.recalls:
             stepper.recall()
-            if verdict == "back" and not stepper.done and self.narrowable and not plan.state.stage:
+            if verdict is Verdict.BACK and not stepper.done and self.narrowable and not plan.state.stage:
                 self._narrow()
-            elif verdict == "back" and finite and plan.state.setbacks > 1:
+            elif verdict is Verdict.BACK and finite and plan.state.setbacks > 1:
                 self._nudge()
-        elif verdict == "best":
+        elif verdict is Verdict.BEST:
             stepper.keep()
-        if verdict.startswith("next stage"):
+        if verdict.enters_next_stage:
             self._next_stage()
         stepper.mark()
         if plan.history and plan.history[-1][0] == stepper.done and finite:
@@ -190,19 +191,19 @@ class _Loop:
         after = plan.family.standard_form.bind(layout)
         stepper.begin(plan.family, {"params": after.embed(before, flat)}, 0)
 
-    def end(self, verdict: str) -> None:
+    def end(self, verdict: Verdict) -> None:
         """Make the run into a result: its family, status and ELBO."""
         stepper, monitor, state = self.stepper, self.monitor, self.plan.state
         done = stepper.done
         value = self._estimate()
-        back = verdict not in ("converged", "diverged") and self.plan.is_lost(value, self.rows)
+        back = not verdict.ends and self.plan.is_lost(value, self.rows)
         # a single draw far out in a tail may have led the last updates away
-        if back or (verdict != "diverged" and self.plan.is_below_best(value, monitor.rows[-1][2], sure=3.0)):
+        if back or (verdict is not Verdict.DIVERGED and self.plan.is_below_best(value, monitor.rows[-1][2], sure=3.0)):
             stepper.recall()
             value = self._estimate()
         if not self.plan.is_last_stage:
             self._embed_in_last()
-        if verdict == "converged":
+        if verdict is Verdict.CONVERGED:
             self.status = "converged"
             averaged = done - int(state.anneal_from)
             found = f"by {state.rise:.2g} nats" if state.rise > 0 else f"no more ({state.rise:+.2g} nats)"
@@ -210,7 +211,7 @@ class _Loop:
                 f"after {done} updates: the ELBO rose {found} over the last part of the climb "
                 f"(standard error {state.rise_error:.2g}), and {averaged} averaged its noise out"
             )
-        elif verdict == "diverged":
+        elif verdict is Verdict.DIVERGED:
             self.status = "diverged"
             self.message = f"after {done} updates {self._why_diverged()}"
         elif monitor.stop_requested:

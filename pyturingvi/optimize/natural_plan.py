@@ -16,7 +16,7 @@ import numpy as np
 
 from pyturingvi.families import Family
 from pyturingvi.layout import Layout
-from pyturingvi.optimize.natural_leg import ANNEAL, CLIMB, Leg, PlanState
+from pyturingvi.optimize.natural_leg import ANNEAL, CLIMB, Leg, PlanState, Verdict
 from pyturingvi.optimize.natural_rise import has_risen, rise_of
 from pyturingvi.optimize.natural_stages import Draws, choose_draws, stages_of
 
@@ -112,16 +112,8 @@ class NaturalPlan:
         return max(draws.rate, _LONGEST_STEP / (1 - self.momentum))
 
     # ---- decisions ----------------------------------------------------------------------------------------
-    def finish_leg(self, done: int, rows: np.ndarray, broke: bool) -> str:
-        """Decide after a leg of updates with the columns mean, variance, inner, square, shortened,
-            global_square.
-
-        Returns
-        -------
-        str
-            "go on", "best" (the leg's start is the best so far: to be kept), "back" (to the best), "next stage",
-            "next stage from best", "converged" or "diverged".
-        """
+    def finish_leg(self, done: int, rows: np.ndarray, broke: bool) -> Verdict:
+        """Decide after a leg, whose updates are the rows (n, 6) that `NaturalStepper.advance` gives."""
         s = self.state
         rate = self.next_leg().rate_at(done)
         s.leg_from = done
@@ -138,7 +130,7 @@ class NaturalPlan:
         others = (inner, square, shortened, global_square)
         self.history.append((done, mean, squared_error, *others))
         if self.fixed:
-            return "go on"
+            return Verdict.GO_ON
         error = math.sqrt(squared_error)
         if not math.isfinite(mean + error) or abs(mean) > _HUGE or self.is_lost(mean, rows):
             return self._set_back(done)
@@ -146,17 +138,17 @@ class NaturalPlan:
             return self._set_back(done)
         if self.is_last_stage and self._begins_too_fast(square - max(0.0, inner), global_square):
             return self._begin_again(done)
-        verdict = "go on"
+        verdict = Verdict.GO_ON
         if mean > s.best:
-            s.best, s.best_error, verdict = mean, error, "best"
-        if shortened > 0.05 and verdict == "best":
+            s.best, s.best_error, verdict = mean, error, Verdict.BEST
+        if shortened > 0.05 and verdict is Verdict.BEST:
             s.trust = min(2 * s.trust, self._largest_trust)
         if self.is_last_stage:
             self._steer(done, rate)
-            return "converged" if s.converged else verdict
+            return Verdict.CONVERGED if s.converged else verdict
         if s.rate < draws.rate and len([row for row in self.history[-_RECOVERY:] if row[0] > s.since]) == _RECOVERY:
             s.rate = min(draws.rate, 1.1 * s.rate)
-        return verdict if self._still_rises() else "next stage"
+        return verdict if self._still_rises() else Verdict.NEXT_STAGE
 
     def begin_next_stage(self, done: int) -> None:
         """Go to the next family, after `done` updates."""
@@ -175,14 +167,14 @@ class NaturalPlan:
         # a posterior may lie as many of the start's standard deviations away as its units make it
         return self._first_trust * (2.0**20 if self.family.independent else 16)
 
-    def _set_back(self, done: int) -> str:
+    def _set_back(self, done: int) -> Verdict:
         s = self.state
         s.setbacks += 1
         if s.setbacks > _MOST_SETBACKS:
-            return "next stage from best" if not self.is_last_stage else "diverged"
+            return Verdict.NEXT_FROM_BEST if not self.is_last_stage else Verdict.DIVERGED
         s.best = -math.inf  # that was the mean of a whole leg, and its start is lower
         s.rate, s.trust, s.since, s.phase, s.anneal_from = s.rate / 2, self._first_trust, done, CLIMB, -1
-        return "back"
+        return Verdict.BACK
 
     def _begins_too_fast(self, noise: float, global_square: float) -> bool:
         """Whether the first steps bring more noise into the border than the globals bear; their rate then falls.
@@ -200,11 +192,11 @@ class NaturalPlan:
         s.rate = bears
         return True
 
-    def _begin_again(self, done: int) -> str:
+    def _begin_again(self, done: int) -> Verdict:
         s = self.state
         s.best, s.since = -math.inf, done
         s.global_rate = min(_GLOBAL_RATE, self.present.rate) if self.present.frames else 0.0
-        return "back"
+        return Verdict.BACK
 
     def _swings(self, error: float) -> bool:
         """Whether steps too long for the rate lead back and forth, far from the optimum, and never beyond the best."""
