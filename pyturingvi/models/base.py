@@ -140,6 +140,11 @@ class Model(Named, NamedValues, Observes, ABC):
         """Whether `log_terms_and_gradient` is to be had, which `Fit.refine` needs."""
         return defines(self, "_log_terms_and_gradient")
 
+    @property
+    def locals_before(self) -> int | None:
+        """How many locals before its own a term of the log density uses, as in a time series; None where not known."""
+        return 0 if self.has_log_terms else None
+
     def log_terms(self, points: Array) -> tuple[Array, Array]:
         """The log density as a sum of one global term and one term a local, which depends on no other local.
 

@@ -143,6 +143,11 @@ class StochasticVolatility(OnePassModel):
     def advice(self) -> list[str]:
         return stale_prices(self.returns, self.series)
 
+    @property
+    def locals_before(self) -> int | None:
+        # a subclass may couple its locals in another way
+        return 1 if type(self) is StochasticVolatility else super().locals_before
+
     def to_julia(self, runtime: Runtime) -> Any:
         size, bound = len(self.series), math.inf if self.bound is None else self.bound
         shape, module = self.returns.shape, runtime.module

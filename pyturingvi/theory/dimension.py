@@ -10,7 +10,7 @@ import numpy as np
 from pyturingvi.errors import InputError
 from pyturingvi.families import Family, get_location_scale
 from pyturingvi.layout import Layout
-from pyturingvi.models import Model, StochasticVolatility
+from pyturingvi.models import Model
 from pyturingvi.support.arguments import listed
 
 
@@ -64,10 +64,9 @@ def coordinates_used(model: Model | Layout, uses: Sequence[Any] | None = None) -
     """
     layout = checked_layout(model)
     if uses is None:
-        if type(model) is StochasticVolatility:  # a subclass may couple its locals in another way
-            return global_own_and_previous(layout)
-        if isinstance(model, Model) and model.has_log_terms:
-            return global_and_own(layout)
+        before = model.locals_before if isinstance(model, Model) else None
+        if before in (0, 1):
+            return global_own_and_previous(layout) if before else global_and_own(layout)
         raise InputError(
             "uses: only the bundled models, and yours with log terms, say which coordinates each term of their "
             "likelihood uses. Give uses=tv.theory.global_and_own(layout), where l_n is a function of z and y_n, or a "
