@@ -232,6 +232,10 @@ class Model(Named, NamedValues, Observes, ABC):
         """The model in Julia, with its data sent over: what `log_density` and `gradient` of PyTuringVI.jl take."""
         raise EngineError(f"engine='julia' cannot run {self.description}; use engine='numpy'.")
 
+    def turing_form(self, runtime: Runtime, ad: str | None) -> Any:
+        """The model in Julia as DynamicPPL sees it, with a gradient by the backend `ad`: what Turing's NUTS takes."""
+        return runtime.call(runtime.module.turing_form, self.to_julia(runtime), ad=ad or "")
+
     @property
     def work_per_point(self) -> int:
         """Scalar terms in one log density: tells an engine how to cut a batch into pieces."""

@@ -151,6 +151,9 @@ class Turing(Model):
             self._inner = self._build(self.ad)
         return self._inner
 
+    def turing_form(self, runtime: Any, ad: str | None) -> Any:
+        return self.to_julia(runtime, ad)
+
     def _build(self, ad: str) -> Any:
         try:
             return self._build_inside(ad)

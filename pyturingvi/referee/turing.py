@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from pyturingvi.models.base import Model
-from pyturingvi.models.turing import Turing
 from pyturingvi.referee import run
 from pyturingvi.support.interrupts import DeferredInterrupt
 
@@ -31,7 +28,7 @@ def sample(
     runtime = start_julia()
     runtime.load("Turing")
     P = runtime.module
-    inner = _turing_form(runtime, model, ad)
+    inner = model.turing_form(runtime, ad)
     state = runtime.call(P.start_nuts, inner, str(seed), n_chains, n_draws, n_tune, float(target_acceptance))
     n_tuned, n_drawn, failure = 0, 0, ""
     with DeferredInterrupt() as interrupt, run.bar_of(model.label, n_tune + n_draws, progress) as bar:
@@ -56,10 +53,3 @@ def diagnose(batch: np.ndarray) -> np.ndarray:
     # Julia wants draws x chains x variables, whose memory is that of variables, chains, draws here
     found = runtime.call(runtime.module.diagnostics, np.ascontiguousarray(batch.transpose(2, 0, 1)).T)
     return np.array([runtime.to_numpy(figures) for figures in found])
-
-
-def _turing_form(runtime: Any, model: Model, ad: str | None) -> Any:
-    """The model in Julia as DynamicPPL sees it, with a gradient."""
-    if isinstance(model, Turing):
-        return model.to_julia(runtime, ad)
-    return runtime.call(runtime.module.turing_form, model.to_julia(runtime), ad=ad or "")
