@@ -14,7 +14,7 @@ from pyturingvi.families import Family, get_family
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import available_memory, check_memory, fit_bytes
 from pyturingvi.optimize.read_rule import get_rule
-from pyturingvi.optimize.rules import Rule
+from pyturingvi.optimize.rules import RULES, Rule
 from pyturingvi.settings import Settings
 
 MOST_PARAMS = 20_000_000  # of a family that is compared: beyond it, hundreds of updates take many minutes
@@ -109,7 +109,9 @@ def read_rules(optimizers: Any, stepsize: Any, n_local: int) -> tuple[Rule, ...]
         optimizers = [optimizers]
     rules = []
     for one in optimizers:
-        usual = (1e-3 if one == "adam" else 1e-2 / n_local) if isinstance(one, str) else None
+        usual = None
+        if isinstance(one, str):  # steps that do not grow with the data have a usual length, which their class names
+            usual = getattr(RULES.get(one), "stepsize", None) or 1e-2 / n_local
         rules.append(get_rule(one, usual if stepsize is None else stepsize))
     _check_names("optimizers", [rule.name for rule in rules])
     return tuple(rules)
