@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import io
 import re
 import shlex
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -21,6 +22,16 @@ SITE = ROOT / "docs" / "pages"
 PAGES = [read_page(path) for path in sorted(SITE.rglob("*")) if path.suffix in (".md", ".ipynb")]
 BOUNDS = {"0.7", "1.01"}  # of k-hat and R-hat, by which the package judges
 pytestmark = pytest.mark.docs
+
+
+@pytest.fixture
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_reference", ROOT / "docs" / "site_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def title(page: Page) -> str:
@@ -74,8 +85,8 @@ def test_numbers_in_the_text_are_printed_by_the_code(page):
     assert [number for number in unsupported_numbers(page) if number not in BOUNDS] == []
 
 
-def test_the_reference_has_every_public_name():
-    text = "\n".join(page.read_text() for page in (SITE / "api").glob("*.md"))
+def test_the_reference_has_every_public_name(reference):
+    text = "\n".join(reference.with_the_others(page.read_text()) for page in (SITE / "api").glob("*.md"))
     shown = re.findall(r"^::: pyturingvi\.(.+)$", text, re.MULTILINE)
     public = {name for name in tv.__all__ if not isinstance(getattr(tv, name), type(tv))}
     for module in ("data", "families", "models", "optimize", "priors", "theory", "transforms"):
@@ -86,6 +97,20 @@ def test_the_reference_has_every_public_name():
         if isinstance(found, type) and found.__module__.endswith("errors")
     }
     assert sorted(public - {name.rsplit(".", 1)[-1] for name in shown}) == []
+
+
+def test_a_name_that_no_page_lists_stands_where_the_mark_is(reference, tmp_path, monkeypatch):
+    package, pages = tmp_path / "pyturingvi", tmp_path / "api"
+    for folder in (package / "models", package / "optimize", pages):
+        folder.mkdir(parents=True)
+    (package / "__init__.py").write_text('_WHERE = {"New": "optimize.new", "fit": "fitting"}')
+    (package / "models" / "__init__.py").write_text('__all__ = ["Known", "Own"]')
+    (package / "optimize" / "__init__.py").write_text('__all__ = ["New", "Rule"]')
+    (pages / "all.md").write_text("::: pyturingvi.models.Known\n\n::: pyturingvi.Rule\n")
+    monkeypatch.setattr(reference, "PACKAGE", package)
+    monkeypatch.setattr(reference, "REFERENCE", pages)
+    marks = "".join(f"<!-- the other names of pyturingvi.{name} -->\n" for name in ("models", "optimize"))
+    assert reference.with_the_others(marks) == "::: pyturingvi.models.Own\n::: pyturingvi.New\n"
 
 
 def test_every_page_is_in_the_menu():
