@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE_NAME = "data.csv"
-N_STUDENTS, N_ITEMS = 669_498, 95
+N_ITEMS = 95
 _STUDENT_COLUMN, _FIRST_ITEM_COLUMN, _LAST_COLUMNS = 1, 31, 2  # counted from 0
 
 

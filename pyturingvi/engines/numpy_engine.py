@@ -111,8 +111,8 @@ class NumpyStepper(Stepper):
 
     def _see_arrival(self) -> None:
         if self.stop_within is not None:
-            apart = self.objective.bound.xp.subtract(self.work, self.target, out=self.distance_buffer)
-            self.arrived = bool(apart @ apart <= self.stop_within.epsilon)
+            self.objective.bound.xp.subtract(self.work, self.target, out=self.distance_buffer)
+            self.arrived = bool(self.distance_buffer @ self.distance_buffer <= self.stop_within.epsilon)
 
     def elbo(self, interrupted: Callable[[], bool]) -> tuple[float, float]:
         best = self.work if self.average is None else self.average
