@@ -13,7 +13,7 @@ import pyturingvi as tv
 from pyturingvi.data import simulate_irt, simulate_rpoisson
 from pyturingvi.errors import DataError
 from pyturingvi.reproduce.beyond import adam, fits, page
-from pyturingvi.reproduce.beyond.verdicts import CLAIMS, judge
+from pyturingvi.reproduce.beyond.verdicts import OPTIMIZER_CLAIMS, judge
 from pyturingvi.reproduce.claims import BORNE_OUT, NOT_BORNE_OUT, UNSHOWN
 from pyturingvi.reproduce.figure import Job, reproduce
 
@@ -211,7 +211,7 @@ def test_the_page_has_both_optimizers_and_says_where_adam_is_not_known(miniature
     text = reproduce("beyond", out=tmp_path, engine="numpy", n_workers=1, progress=False)
     assert text.startswith("6 of 6 default fits are there")
     assert "Not known" not in text
-    assert all(f"\n{claim}: " in text for claim in CLAIMS)
+    assert all(f"\n{claim}: " in text for claim in OPTIMIZER_CLAIMS)
     assert (tmp_path / "beyond_quick_elbo.png").read_bytes().startswith(b"\x89PNG")
     assert reproduce("beyond", out=tmp_path, from_csv=True) == text
     table = pd.read_csv(tmp_path / "beyond_quick_fits.csv")

@@ -29,7 +29,7 @@ BORNE_OUT, NOT_BORNE_OUT, UNSHOWN = "borne out", "not borne out", "cannot be sho
 WITHIN = 5.0  # nats below the best, within which a stepsize counts as good
 COLUMNS = ["claim", "problem", "iteration", "quantity", "value", "low", "high", "replications", "verdict", "remark"]
 
-CLAIMS = {
+STEPSIZE_CLAIMS = {
     "sensitivity": "the ELBO is more sensitive to the stepsize for full-rank than for structured, and for structured "
     "than for mean-field",
     "gap": "on rpoisson the gap between full-rank and structured narrows as the stepsize falls",

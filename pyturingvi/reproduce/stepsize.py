@@ -9,7 +9,7 @@ import numpy as np
 
 from pyturingvi.reproduce import realistic, realistic_tables
 from pyturingvi.reproduce.bands import band, below_axis, draw_band, panels
-from pyturingvi.reproduce.claims import CLAIMS, WITHIN, Curves, judge, medians, sensitivity, values_at
+from pyturingvi.reproduce.claims import STEPSIZE_CLAIMS, WITHIN, Curves, judge, medians, sensitivity, values_at
 from pyturingvi.reproduce.figure import FAMILIES, Figure, Job
 from pyturingvi.reproduce.realistic_tables import elbo_table, expected
 from pyturingvi.support.files import write_picture, write_table
@@ -39,7 +39,7 @@ def report(job: Job) -> str:
     for (problem, iteration), curves in compared.items():
         lines += ["", f"{problem}, ELBO after {iteration:,} updates (nats):", *_table(curves)]
     lines += ["", "Claims; each quantity is above zero where the claim holds, with its 95 % interval (nats):"]
-    for claim, words in CLAIMS.items():
+    for claim, words in STEPSIZE_CLAIMS.items():
         lines += ["", f"{claim}: {words}"]
         here = claims[claims.claim == claim]
         for row in here.to_dict("records"):

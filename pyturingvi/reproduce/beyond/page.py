@@ -10,7 +10,7 @@ import numpy as np
 from pyturingvi.plots import COLOURS, pyplot
 from pyturingvi.reproduce.beyond.adam import COMPARED
 from pyturingvi.reproduce.beyond.fits import DEFAULT, NUMBERS, PRESETS, WORDS
-from pyturingvi.reproduce.beyond.verdicts import CLAIMS, ends_of, judge
+from pyturingvi.reproduce.beyond.verdicts import OPTIMIZER_CLAIMS, ends_of, judge
 from pyturingvi.reproduce.figure import Job
 from pyturingvi.reproduce.realistic import PAPER_ITERATIONS
 from pyturingvi.reproduce.realistic_tables import in_order
@@ -45,7 +45,7 @@ def report(job: Job) -> str:
     if unknown := [problem for problem in in_order(fits.problem) if problem not in known]:
         lines += ["", f"Not known after {PAPER_ITERATIONS:,} updates of Adam: {', '.join(unknown)}"]
     lines += ["", "Claims; each quantity is above zero where the claim holds, with its 95 % interval (nats):"]
-    for claim, words in CLAIMS.items():
+    for claim, words in OPTIMIZER_CLAIMS.items():
         lines += ["", f"{claim}: {words}"]
         here = claims[claims.claim == claim]
         for row in here.to_dict("records"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ["claim", "problem", "quantity", "value", "low", "high", "replications", "verdict", "remark"]
-CLAIMS = {
+OPTIMIZER_CLAIMS = {
     "irt": "that structured ends below mean-field on irt is the optimizer's doing, not the family's",
     "family": "with natural gradients structured ends above mean-field, which it contains",
     "good": f"natural gradients, which have no stepsize, end no more than {WITHIN:g} nats below Adam's best of several",
