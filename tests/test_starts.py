@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def test_the_start_with_the_highest_elbo_is_kept(tmp_path: Path) -> None:
     again = tv.fit(TwoModes(), **QUIET)
     np.testing.assert_array_equal(again.params, fit.params)
     assert tv.load_fit(fit.save(tmp_path / "fit.npz"), TwoModes()).starts == fit.starts
+    assert Starts.from_state({**asdict(fit.starts), "std_errors": [0.1, 0.1]}) == fit.starts  # of an earlier version
 
 
 def test_starts_that_disagree_are_warned_of() -> None:
@@ -227,7 +229,7 @@ def test_equal_fits_at_different_places_are_told(gaussian_target: GaussianTarget
 def test_a_diagnosis_tells_of_the_starts(gaussian_target: GaussianTarget) -> None:
     layout = gaussian_target.layout
     fit = fit_at(gaussian_target.model, "mean-field", np.concatenate([gaussian_target.mean, np.full(layout.dim, 0.5)]))
-    fit.starts = Starts(["usual", "other"], [-1.0, -1.3], [0.1, 0.1], 4.7, "z[0]")
+    fit.starts = Starts(["usual", "other"], [-1.0, -1.3], 4.7, "z[0]")
     found = fit.diagnose()
     assert fit.starts.words in found.reasons
     assert found.verdict != "good"

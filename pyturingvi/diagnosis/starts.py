@@ -23,7 +23,7 @@ class Starts:
     ----------
     names : list of str
         "usual" is the start of every fit.
-    elbos, std_errors : list of float
+    elbos : list of float
     distance : float
         Largest distance between the means of a global, in its standard deviations in the fit that was kept, over the
         starts whose ELBO is as high as far as can be told.
@@ -33,14 +33,13 @@ class Starts:
 
     names: list[str]
     elbos: list[float]
-    std_errors: list[float]
     distance: float = 0.0
     where: str = ""
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Starts:
-        """What a file holds; what a later version told besides is left out."""
-        return cls(**{one.name: plain[one.name] for one in fields(cls) if one.name in plain})
+    def from_state(cls, state: Mapping[str, Any]) -> Starts:
+        """From its fields as a file has them; what another version told besides is left out."""
+        return cls(**{one.name: state[one.name] for one in fields(cls) if one.name in state})
 
     @property
     def disagree(self) -> bool:
@@ -70,12 +69,11 @@ def as_good(kept: Fit, other: Fit) -> bool:
 def compare_starts(fits: Sequence[tuple[str, Fit]]) -> Starts:
     """What to say of fits of one model and family from several starts; the first one is kept."""
     names, found = [name for name, _ in fits], [fit for _, fit in fits]
-    rows = [fit.elbo.iloc[-1] for fit in found]
-    elbos, errors = [float(row["elbo"]) for row in rows], [float(row["std_error"]) for row in rows]
+    elbos = [float(fit.elbo.iloc[-1]["elbo"]) for fit in found]
     kept, n_global = found[0], found[0].model.layout.n_global
     equal = [fit.location[:n_global] for fit in found if as_good(kept, fit)]
     if len(equal) < 2 or not n_global:
-        return Starts(names, elbos, errors)
+        return Starts(names, elbos)
     apart = np.ptp(equal, axis=0) / kept.global_sds
     worst = int(np.argmax(apart))
-    return Starts(names, elbos, errors, float(apart[worst]), kept.model.global_labels[worst])
+    return Starts(names, elbos, float(apart[worst]), kept.model.global_labels[worst])

@@ -110,7 +110,7 @@ def read_fit(path: str | os.PathLike[str], model: Model | None) -> SavedFit:
         outcome = Outcome(arrays["params"], *ended, arrived, gain, bool(astray))
         rows = [(int(i), float(e), float(s), float(t)) for i, e, s, t in arrays["elbo"]]
         seconds = header["seconds"]
-        starts = None if header.get("starts") is None else Starts.from_json(header["starts"])
+        starts = None if header.get("starts") is None else Starts.from_state(header["starts"])
         refined = None if header.get("refined") is None else Refinement.from_state(header["refined"], arrays)
         warnings, advice = ([str(words) for words in header.get(name, [])] for name in ("warnings", "advice"))
     except InputError as error:  # what the file names is not to be had here
