@@ -38,12 +38,12 @@ def simulate_irt(
     mu_beta, s_beta, s_gamma : float
         Mean easiness, standard deviation of the items' easiness, and of the log discriminations.
     missing : float
-        Share of the cells removed at random, at least 0 and below 1.
+        Share of the answers removed at random, at least 0 and below 1.
 
     Returns
     -------
     (n_students, n_items) DataFrame
-        int8, or float32 with NaN when cells are missing; columns item1, item2, ...
+        int8, or float32 with NaN when answers are missing; columns item1, item2, ...
     """
     import pandas as pd
 

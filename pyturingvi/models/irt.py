@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LOG_T4 = float(np.log(3.0 / 8.0))  # density of Student-t(4) at 0
 _PRIORS = {"s_beta": HalfStudentT(4.0), "s_gamma": HalfStudentT(4.0)}
 _BETA = {"easiness": 0.5, "difficulty": -0.5}  # half the sign of beta_k + mu_beta in the logit
-_LARGEST_TABLE = 1 << 22  # cells: 4 MiB in a file
+_LARGEST_TABLE = 1 << 22  # places: 4 MiB in a file
 
 
 class ItemResponse(Answering):
@@ -45,7 +45,7 @@ class ItemResponse(Answering):
     Parameters
     ----------
     responses : (J, K) array, DataFrame or pyarrow Table
-        One row a student, one column an item; 1 right, 0 wrong, NaN (or pandas' NA) missing. A missing cell
+        One row a student, one column an item; 1 right, 0 wrong, NaN (or pandas' NA) missing. A missing answer
         is left out of the likelihood. A DataFrame's columns and index are kept as names.
     priors : prior or dict, optional
         `tv.priors` of the standard deviations: one for both, or by name ("s_beta", "s_gamma").
@@ -93,7 +93,7 @@ class ItemResponse(Answering):
         Parameters
         ----------
         df : DataFrame or pyarrow Table
-            Long table. Pairs of student and item that do not occur are missing cells.
+            Long table. Pairs of student and item that do not occur are missing answers.
         student, item, response : str
             Names of the columns. Students and items keep their order of first appearance.
         **options
@@ -120,7 +120,7 @@ class ItemResponse(Answering):
 
     @property
     def n_answers(self) -> int:
-        """Number of cells that are not missing."""
+        """Number of answers that are not missing."""
         return self._table.n_answers
 
     @property
@@ -130,7 +130,7 @@ class ItemResponse(Answering):
 
     @property
     def work_per_point(self) -> int:
-        """Cells or answers that are visited one by one; a complete table is summed panel by panel."""
+        """Places or answers that are visited one by one; a complete table is summed panel by panel."""
         return self._table.work
 
     @property

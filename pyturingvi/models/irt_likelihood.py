@@ -1,9 +1,9 @@
-"""The Bernoulli-logit sums of the item response model, over blocks of cells that stay in the cache.
+"""The Bernoulli-logit sums of the item response model, over blocks of answers that stay in the cache.
 
 With half logits `h = (gamma*alpha + beta + mu)/2` and signs `s` = +1 (right), -1 (wrong), 0 (missing), an
-observed cell has log probability `s*h - log(2 cosh h)` and derivative `s - tanh(h)` with respect to `h`.
+observed answer has log probability `s*h - log(2 cosh h)` and derivative `s - tanh(h)` with respect to `h`.
 The terms in `s` are plain matrix products, so only the even function log(2 cosh h) and its derivative need
-a pass over the cells, or less: see `irt_panels` for complete tables. Cell by cell, sums go item by item
+a pass over the answers, or less: see `irt_panels` for complete tables. One by one, sums go item by item
 down the first axis: NumPy then works on long contiguous rows.
 """
 
@@ -23,10 +23,10 @@ _GPU_BLOCK_BYTES = 1 << 28
 
 
 def _block_shape(xp: ModuleType, itemsize: int, n_points: int, n_items: int, n_students: int) -> tuple[int, int]:
-    """Points and students in one block of cells."""
-    cells = (_CPU_BLOCK_BYTES if xp is np else _GPU_BLOCK_BYTES) // itemsize
-    students = min(n_students, max(16, cells // n_items))
-    return min(n_points, max(1, cells // (n_items * students))), students
+    """Points and students in one block of answers."""
+    answers = (_CPU_BLOCK_BYTES if xp is np else _GPU_BLOCK_BYTES) // itemsize
+    students = min(n_students, max(16, answers // n_items))
+    return min(n_points, max(1, answers // (n_items * students))), students
 
 
 def signed_sums(xp: ModuleType, signs: Array, alpha: Array) -> Array:
@@ -43,7 +43,7 @@ def signed_sums(xp: ModuleType, signs: Array, alpha: Array) -> Array:
 def complete_terms(
     half_gamma: np.ndarray, half_centre: np.ndarray, alpha: np.ndarray, signs: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None] | None:
-    """`ResponseTable.terms` of points with the same items (K,) and no cell missing; None where panels do not pay."""
+    """`ResponseTable.terms` of points with the same items (K,) and no answer missing; None where panels do not pay."""
     found = panel_terms(half_gamma, half_centre, alpha, weights)
     if found is None:
         return None
@@ -58,7 +58,7 @@ def complete_terms(
 def terms_by_cells(
     xp: ModuleType, half_gamma: Array, half_centre: Array, alpha: Array, signs: Array, weights: Array | None
 ) -> tuple[Array, Array | None, Array | None]:
-    """`ResponseTable.terms` cell by cell."""
+    """`ResponseTable.terms` answer by answer."""
     logs = xp.empty_like(alpha)
     slopes = None if weights is None else xp.empty_like(alpha)
     pulls = None if weights is None else xp.zeros((*half_gamma.shape, 2))
@@ -91,14 +91,14 @@ def even_part(
     *,
     value: bool,
 ) -> tuple[Array | None, Array | None]:
-    """Sums of log(2 cosh h) and of tanh(h) over the observed cells.
+    """Sums of log(2 cosh h) and of tanh(h) over the observed answers.
 
     Parameters
     ----------
     half_gamma, half_centre : (M, K) arrays
         `gamma/2` and `(beta + mu)/2` in float64.
     alpha : (M, J) array
-    mask : (K, J) array of 0 and 1, or None when every cell is observed
+    mask : (K, J) array of 0 and 1, or None when every answer is observed
     alpha_gradient : (M, J) array or None
         `sum_k half_gamma_k tanh(h)` is subtracted from it; None leaves the gradient out.
     value : bool
@@ -168,7 +168,7 @@ def _even_part_by_cells(
     *,
     value: bool,
 ) -> tuple[Array | None, Array | None]:
-    """`even_part` cell by cell: with missing cells, on a GPU, for small tables."""
+    """`even_part` answer by answer: with missing ones, on a GPU, for small tables."""
     n_points, n_students = alpha.shape
     n_items = half_gamma.shape[1]
     points_step, students_step = _block_shape(xp, alpha.dtype.itemsize, n_points, n_items, n_students)
@@ -189,32 +189,32 @@ def _even_part_by_cells(
             basis = xp.ones((*part.shape, 2), dtype=alpha.dtype)
             basis[:, :, 0] = part
             xp.matmul(slopes[points], basis.transpose(0, 2, 1), out=h)
-            cells = None if mask is None else mask[:, students]
+            observed = None if mask is None else mask[:, students]
             if alpha_gradient is not None and moments is not None:
                 tanh = xp.tanh(h, out=rest[0] if value else h)
-                if cells is not None:
-                    tanh *= cells
+                if observed is not None:
+                    tanh *= observed
                 alpha_gradient[points, students] -= xp.matmul(half_gamma[points, None, :], tanh)[:, 0, :]
                 moments[points] += xp.matmul(tanh, basis)
             if logs is not None:
-                _add_logs(xp, logs[points], h, rest[0] if gradient else None, cells)
+                _add_logs(xp, logs[points], h, rest[0] if gradient else None, observed)
     return logs, moments
 
 
-def _add_logs(xp: ModuleType, logs: Array, h: Array, tanh: Array | None, cells: Array | None) -> None:
-    """Add `sum log(2 cosh h)` over the observed cells of each point; overwrites `h` and `tanh`.
+def _add_logs(xp: ModuleType, logs: Array, h: Array, tanh: Array | None, observed: Array | None) -> None:
+    """Add `sum log(2 cosh h)` over the observed answers of each point; overwrites `h` and `tanh`.
 
     The logarithm is `|h| + log(1 + exp(-2|h|))`, or `|h| + log 2 - log(1 + |tanh h|)` where tanh is known.
     """
     xp.abs(h, out=h)
-    if cells is not None:
-        h *= cells
+    if observed is not None:
+        h *= observed
     logs += h.sum(axis=2).astype(np.float64).sum(axis=1)
     if tanh is None:
         h *= -2
         factors = xp.exp(h, out=h)
-        if cells is not None:
-            factors *= cells
+        if observed is not None:
+            factors *= observed
     else:
         factors = xp.abs(tanh, out=tanh)
     factors += 1
@@ -225,5 +225,5 @@ def _add_logs(xp: ModuleType, logs: Array, h: Array, tanh: Array | None, cells: 
     if tanh is None:
         logs += products
     else:
-        n_cells = factors.shape[1] * factors.shape[2] if cells is None else float(cells.sum(dtype=np.float64))
-        logs += n_cells * np.log(2.0) - products
+        n_observed = factors.shape[1] * factors.shape[2] if observed is None else float(observed.sum(dtype=np.float64))
+        logs += n_observed * np.log(2.0) - products

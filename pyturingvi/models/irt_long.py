@@ -1,4 +1,4 @@
-"""Reading long tables of responses, one row an answer, without laying out a cell for every pair."""
+"""Reading long tables of responses, one row an answer, without laying out a place for every pair."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _STEP = 1.25  # in standard deviations of the narrowest posterior: an error of 3e-6 there, and less for all others
 _FEWEST = 40  # nodes of a grid: more than wide posteriors need, for items far steeper than the fit has them
 _CELLS = 1 << 18  # of nodes and students at a time: a buffer that stays in cache
-_KEPT = 1 << 22  # cells of a table that is kept in float64 too: at most 64 MiB
+_KEPT = 1 << 22  # places of a table that is kept in float64 too: at most 64 MiB
 _FINER = 8  # a draw is uniform within a cell, an eighth of a step of the integrals wide
 _LARGEST = 4096
 

@@ -1,9 +1,9 @@
-"""The sums of a complete response table, through polynomials in the ability instead of cell by cell.
+"""The sums of a complete response table, through polynomials in the ability instead of answer by answer.
 
-Without missing cells every student shares the same functions of the ability: `F(a) = sum_k log(2 cosh
+Without missing answers every student shares the same functions of the ability: `F(a) = sum_k log(2 cosh
 h_k(a))` and `tanh h_k(a)`, with `h_k(a) = (gamma_k a + beta_k + mu)/2`. They are analytic up to a distance
 pi/gamma_k from the real line. Cut the abilities' range into panels of width 1/(2 max gamma): on each,
-interpolation in 11 Chebyshev points converges like 25**-11, so it is exact to rounding. J*K cells become a
+interpolation in 11 Chebyshev points converges like 25**-11, so it is exact to rounding. J*K answers become a
 few hundred points times K items, and a dozen passes over the J students. Chebyshev coefficients are turned
 into powers of the panel coordinate `t` only as the last step: they decay, so that powers lose no digits.
 """
@@ -33,7 +33,7 @@ for _k in range(_N_NODES):
 def panel_sums(
     half_gamma: np.ndarray, half_centre: np.ndarray, alpha: np.ndarray, *, value: bool, gradient: bool
 ) -> tuple[float, np.ndarray, np.ndarray | None] | None:
-    """Sums of log(2 cosh h) and tanh(h) over all cells of one point.
+    """Sums of log(2 cosh h) and tanh(h) over all answers of one point.
 
     Parameters
     ----------

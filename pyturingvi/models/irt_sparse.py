@@ -180,8 +180,8 @@ def _blocks(answers: Answers) -> Iterator[_Block]:
     while first < answers.n_items:
         stop = max(first + 1, int(np.searchsorted(starts, starts[first] + limit, side="right")) - 1)
         own = (starts[first : stop + 1] - starts[first]).astype(np.int32)
-        cells = slice(int(starts[first]), int(starts[stop]))
-        yield _Block(slice(first, stop), cells, np.diff(own), own)
+        theirs = slice(int(starts[first]), int(starts[stop]))
+        yield _Block(slice(first, stop), theirs, np.diff(own), own)
         first = stop
 
 

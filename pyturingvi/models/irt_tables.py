@@ -1,8 +1,8 @@
-"""How the item response model keeps its answers: a table with a cell for every pair, or a list of the answers alone.
+"""How the item response model keeps its answers: a table with a place for every pair, or a list of the answers alone.
 
 Both give the same sums of the Bernoulli-logit likelihood. A table has whole rows to work on and, where it is complete,
-needs no pass over its cells at all (`irt_panels`); a list costs time and memory for the answers that there are. Which
-one is faster is a matter of the share of cells with an answer.
+needs no pass over its places at all (`irt_panels`); a list costs time and memory for the answers that there are. Which
+one is faster is a matter of the share of places with an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyturingvi.models.irt_responses import MISSING
 from pyturingvi.models.irt_sparse import SparseTable
 from pyturingvi.support.array_namespace import Array, namespace_of
 
-# A cell of a table costs this share of what an answer of a list costs (benchmarks/sparse_answers.py).
+# A place of a table costs this share of what an answer of a list costs (benchmarks/sparse_answers.py).
 _SPARSE_BELOW = 0.2
 # A table this small takes no more time than the calls around it.
 _SMALL_CELLS = 1 << 14
@@ -34,7 +34,7 @@ class ResponseTable(Protocol):
     n_students: int
     n_items: int
     n_answers: int
-    work: int  # cells or answers that one log density visits
+    work: int  # places or answers that one log density visits
 
     def evaluate(
         self,
@@ -94,7 +94,7 @@ class ResponseTable(Protocol):
         """The answers, item by item."""
 
     def signs(self) -> np.ndarray:
-        """All cells as a (K, J) int8 array: +1 right, -1 wrong, 0 missing."""
+        """All places as a (K, J) int8 array: +1 right, -1 wrong, 0 missing."""
 
     def blocks(self, size: int) -> list[Block]:
         """The answers of so many students at a time."""
@@ -120,10 +120,10 @@ def _is_sparse(n_answers: int, shape: tuple[int, ...]) -> bool:
 
 
 class DenseTable:
-    """A cell for every pair of student and item."""
+    """A place for every pair of student and item."""
 
     def __init__(self, codes: np.ndarray) -> None:
-        # One byte a cell, items first, which is how the sums run.
+        # One byte a place, items first, which is how the sums run.
         signs = np.where(codes == MISSING, 0, 2 * codes - 1).astype(np.int8)
         self._signs = np.ascontiguousarray(signs.T)
         self.complete = bool(self._signs.all())

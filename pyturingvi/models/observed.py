@@ -27,7 +27,7 @@ Coords = dict[str, tuple[str, "list[Any] | np.ndarray"]]
 
 @dataclass(frozen=True)
 class Observation:
-    """An observed variable: what a model was given, without missing cells.
+    """An observed variable: what a model was given, without missing values.
 
     Attributes
     ----------

@@ -40,6 +40,6 @@ def replicates(returns: np.ndarray, log_variances: np.ndarray, rng: np.random.Ge
 
 
 def _where_observed(returns: np.ndarray, tables: np.ndarray) -> np.ndarray:
-    """Tables (M, T, D) as they are, or without the cells of missing returns as (M, n)."""
+    """Tables (M, T, D) as they are, or without the places of missing returns as (M, n)."""
     missing = np.isnan(returns)
     return tables[:, ~missing] if missing.any() else tables
