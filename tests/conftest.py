@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 # of BLAS wait for each other and burn up to five times the work; JAX compiles in two thirds of the time without -O.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Julia compiles in half the time at -O1, and most of its tests is compilation
+os.environ.setdefault("PYTHON_JULIACALL_OPTIMIZE", "1")
 
 os.environ["MPLBACKEND"] = "Agg"
 

@@ -358,6 +358,7 @@ def test_the_command_for_missing_files_brings_them(
     (project / "Manifest.toml").write_text(locked)
     monkeypatch.delenv(DEPOTS, raising=False)
     monkeypatch.setenv("JULIA_PKG_SERVER", "")
+    monkeypatch.delenv("JULIA_PKG_OFFLINE", raising=False)  # a folder is no network
     environment = JuliaEnvironment(real.executable, str(project), "registered", depots=f"{depot}{os.pathsep}")
     (problem,) = examine_files(environment)
     assert "files are not there: Emptied, Moved (" in problem.what

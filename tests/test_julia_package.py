@@ -15,7 +15,15 @@ def test_julias_own_tests_pass(group: str) -> None:
     environment, source = find_environment(), source_directory()
     assert environment is not None
     code = f'push!(LOAD_PATH, raw"{source}"); include(raw"{source / "test" / "runtests.jl"}")'
-    command = [environment.executable, f"--project={environment.project}", "--startup-file=no", "-e", code, group]
+    command = [
+        environment.executable,
+        f"--project={environment.project}",
+        "--startup-file=no",
+        "-O1",
+        "-e",
+        code,
+        group,
+    ]
     variables = {**os.environ, **environment.variables()}
     done = subprocess.run(command, capture_output=True, text=True, timeout=2400, env=variables)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]

@@ -23,13 +23,14 @@
             natural = zeros(p, 2)
             natural[d .+ diagonal(ScalePattern(family, model.layout)), 1] .= 0.1
             GC.@preserve natural begin
+                # the keywords of all calls, and their types, are those of Python's, which come in alphabetical order
                 session = start_natural_session(
-                    model, family; vectors=address(natural), dtype="float64", device="cpu", seed="1", done=0, count=0,
-                    noise=nothing, noise_rows=0, n_iterations=0,
+                    model, family; count=0, device="cpu", done=0, dtype="float64", n_iterations=0, noise=nothing,
+                    noise_rows=0, seed="1", vectors=address(natural),
                 )
                 advance_natural!(
-                    session; last=1, seconds=0.1, rate=0.01, momentum=0.9, trust=0.5, n_samples=2, frames=false,
-                    anneal_from=-1, global_rate=0.0, count=0,
+                    session; anneal_from=-1, count=0, frames=false, global_rate=0.0, last=1, momentum=0.9, n_samples=2,
+                    rate=0.01, seconds=0.1, trust=0.5,
                 )
                 estimate_session!(session, 4, true, 0.1)
                 elbo_of_session(session)
@@ -40,11 +41,10 @@
                 vectors = zeros(p, 1 + n_slots(rule))
                 vectors[d .+ diagonal(ScalePattern(family, model.layout)), 1] .= 0.1
                 GC.@preserve vectors begin
-                    # the keywords, their types and their order are those of Python's call
                     session = start_session(
-                        model, family, rule; stepsize=1e-3, factor=1.0, every=1, dtype="float64", device="cpu",
-                        vectors=address(vectors), noise=nothing, n_iterations=2, n_samples=2, elbo_samples=4, seed="1",
-                        eta=nothing, done=0, target=nothing, epsilon=nothing,
+                        model, family, rule; device="cpu", done=0, dtype="float64", elbo_samples=4, epsilon=nothing,
+                        eta=nothing, every=1, factor=1.0, n_iterations=2, n_samples=2, noise=nothing, seed="1",
+                        stepsize=1e-3, target=nothing, vectors=address(vectors),
                     )
                     advance_session!(session, 2, 0.1)
                     estimate_session!(session, true, 0.1)

@@ -7,6 +7,8 @@ using SpecialFunctions: erf
 using Test
 using Zygote: Zygote
 
+const WHOLE_PRODUCTS = "users" in ARGS  # else of models, families and rules some pairs: most of the time is compilation
+
 @testset "PyTuringVI" verbose = true begin
     include("test_families.jl")
     include("test_models.jl")

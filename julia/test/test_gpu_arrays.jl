@@ -23,10 +23,15 @@ function run_where(place, model, family, rule, stepsize; given=nothing, eta=noth
     return finite, start, Array(P.best(run)), P.result(estimate, run.objective, P.best(run))
 end
 
+const ON_GPU_ARRAYS = let families = [ALL_FAMILIES; P.Structured(P.Laplace())]
+    rules = [("Adam", P.adam(), 1e-2), ("proximal SGD", P.sgd(P.ProximalEntropy()), 1e-3)]
+    whole = vec([(model, family, rule) for rule in rules, family in families, model in MODELS[1:3]])
+    # each family with each rule, once, and each model four times
+    WHOLE_PRODUCTS ? whole : [(MODELS[mod1(k + r, 3)], family, rule) for (k, family) in enumerate(families) for (r, rule) in enumerate(rules)]
+end
+
 @testset "a run on GPU arrays is the run on the CPU: $(nameof(typeof(model))) $(nameof(typeof(family))) $name" for
-    model in MODELS[1:3],
-    family in [ALL_FAMILIES; P.Structured(P.Laplace())],
-    (name, rule, stepsize) in [("Adam", P.adam(), 1e-2), ("proximal SGD", P.sgd(P.ProximalEntropy()), 1e-3)]
+    (model, family, (name, rule, stepsize)) in ON_GPU_ARRAYS
 
     finite, start, expected, elbo = run_where(copy, model, family, rule, stepsize)
     finite_there, _, found, elbo_there = run_where(JLArray, model, family, rule, stepsize)

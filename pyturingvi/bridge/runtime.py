@@ -67,7 +67,7 @@ class Runtime:
         return self.call(self._start.evaluate, code)
 
     def call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a Julia function, with its keyword arguments too.
+        """Call a Julia function, with its keyword arguments too, which arrive in alphabetical order.
 
         Raises
         ------
@@ -77,7 +77,10 @@ class Runtime:
         if os.getpid() != self._process:
             raise EngineError(_FORKED)
         try:
-            return self._start.call(function, *args, **kwargs)
+            if not kwargs:
+                return self._start.call(function, *args)
+            names = sorted(kwargs)
+            return self._start.call_with(function, " ".join(names), *[kwargs[name] for name in names], *args)
         except self._juliacall.JuliaError as error:
             kind, text = map(str, self._start.describe(error.exception))
             text = re.split(r"\n(?:Stacktrace|Closest candidates are):", text)[0]

@@ -1,7 +1,17 @@
 # What Python asks of Julia itself, with the bundled package not loaded yet.
 
 """Call a function. (Called by Python directly, a `MethodError` of it would arrive as a TypeError.)"""
-call(@nospecialize(f), @nospecialize(args...); kwargs...) = f(args...; kwargs...)
+call(@nospecialize(f), @nospecialize(args...)) = f(args...)
+
+"""
+Call a function with keywords: their names in one string, and their values before the other arguments. PythonCall would
+hand keywords over in the order of a hash table, each order of which Julia compiles anew.
+"""
+function call_with(@nospecialize(f), names::String, @nospecialize(values...))
+    keys = Tuple(Symbol.(split(names)))
+    n = length(keys)
+    return f(values[(n + 1):end]...; NamedTuple{keys}(values[1:n])...)
+end
 
 evaluate(code) = Base.eval(@__MODULE__, Meta.parseall(code))
 
