@@ -16,8 +16,6 @@ from pyturingvi.support.arguments import LARGEST_SEED, whole_number
 
 __all__ = ["NutsDraws", "sample_nuts"]
 
-_ENOUGH = 100  # draws of a chain from which on they are judged: fewer are a trial
-
 
 def sample_nuts(
     model: Model,
@@ -62,8 +60,8 @@ def sample_nuts(
     -------
     NutsDraws
         After Ctrl-C, or if the model throws, the draws made so far; the latter with a RuntimeWarning. A
-        ConvergenceWarning says where the R-hat of a global variable is above 1.01 or its effective sample size below
-        100 a chain.
+        ConvergenceWarning says where the R-hat of a global variable is above 1.01, its effective sample size below 100
+        a chain, a chain is alone or did not move, or there are too few draws to tell.
 
     Raises
     ------
@@ -114,7 +112,7 @@ def sample_nuts(
         kept = f"The {n_drawn:,} draws of each chain before are kept, with the status 'failed'."
         warnings.warn(f"sample_nuts: {model.label} fails in {run.failure}. {kept}", RuntimeWarning, stacklevel=2)
     draws = NutsDraws(model, run, sampler, status, time.perf_counter() - start)
-    doubts = draws.doubts() if status == "completed" and n_draws >= _ENOUGH else ""
+    doubts = draws.doubts() if status == "completed" else ""
     if doubts:
         advice = "Draw more, or raise target_acceptance where draws diverge: this is no referee yet."
         warnings.warn(f"sample_nuts: {model.label}: {doubts}. {advice}", ConvergenceWarning, stacklevel=2)

@@ -179,6 +179,7 @@ def test_plots_of_arviz_are_drawn() -> None:
     plt.close("all")
 
 
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")  # of few draws
 def test_draws_of_nuts_have_the_same_groups() -> None:
     model = counts()
     draws = tv.sample_nuts(model, 5, 5, 2, progress=False)

@@ -49,6 +49,7 @@ def counts() -> tv.models.RobustPoisson:
 
 
 @pytest.mark.usefixtures("stand_in")
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")  # of few draws
 def test_groups_are_what_its_functions_take() -> None:
     found = quick_fit(counts(), n_iterations=20, elbo_every=5).to_arviz(7)
     assert isinstance(found, Groups)

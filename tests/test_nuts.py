@@ -35,6 +35,7 @@ def test_eight_schools_equal_quadrature() -> None:
 
 
 @julia
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")  # of few draws
 def test_draws_have_the_form_of_a_fits() -> None:
     model = turing_model("varying")
     draws = tv.sample_nuts(model, 30, 30, 3, progress=False)
@@ -51,6 +52,7 @@ def test_draws_have_the_form_of_a_fits() -> None:
 
 
 @julia
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")  # of few draws
 def test_the_seed_decides() -> None:
     settings: dict[str, Any] = {"n_draws": 20, "n_tune": 20, "n_chains": 2, "progress": False}
     model = turing_model("line")
@@ -61,6 +63,7 @@ def test_the_seed_decides() -> None:
 
 
 @julia
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")  # of few draws
 def test_bundled_models_run_in_their_turing_form(bundled_model: tv.models.Model) -> None:
     draws = tv.sample_nuts(bundled_model, 10, 20, 2, ad="reversediff", progress=False)
     assert draws.points.shape == (2, 10, bundled_model.dim)
@@ -144,6 +147,7 @@ def test_an_error_in_the_warm_up_has_no_draws_to_keep() -> None:
 
 
 @julia
+@pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")  # of few draws
 def test_a_single_draw_has_a_summary() -> None:
     summary = tv.sample_nuts(turing_model("line"), 1, 10, 1, progress=False).summary()
     assert np.isfinite(summary["mean"]).all()

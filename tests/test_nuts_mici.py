@@ -11,7 +11,12 @@ from scipy import stats
 
 import pyturingvi as tv
 from pyturingvi.errors import ConvergenceWarning, EngineError
+from pyturingvi.nuts import NutsDraws
+from pyturingvi.referee import run
 
+few_draws = pytest.mark.filterwarnings(
+    "ignore::pyturingvi.errors.ConvergenceWarning"
+)  # which is told, and not the point
 COVARIANCE = np.array([[4.0, 1.5, 0.0], [1.5, 1.0, 0.03], [0.0, 0.03, 0.01]])
 
 
@@ -40,6 +45,7 @@ def test_a_gaussian_has_its_moments() -> None:
     assert len(np.unique(draws.points[..., 0])) > 950  # each round of draws has noise of its own
 
 
+@few_draws
 def test_the_seed_decides() -> None:
     first, again, other = (tv.sample_nuts(correlated(), 30, 20, 2, seed=seed, progress=False) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.points, again.points)
@@ -108,6 +114,40 @@ def test_chains_that_have_not_mixed_are_told() -> None:
         tv.sample_nuts(model, 100, 50, 4, seed=3, progress=False)
 
 
+@pytest.mark.parametrize(
+    ("n_draws", "n_chains", "words"),
+    [
+        (1000, 1, r"no second chain shows by R-hat .* \(n_chains=4\); \d+ of 1,000 draws diverged\. Draw more"),
+        (
+            40,
+            1,
+            r"smallest effective sample size of a global variable is [1-9]\d? \(of 40 draws\); no second chain",
+        ),
+        (
+            40,
+            2,
+            r"R-hat of a global variable is \d\.\d+ and the smallest effective sample size \d+ \(of 80 draws\)",
+        ),
+        (3, 2, r"3 draws of a chain are too few to tell"),
+    ],
+)
+def test_one_chain_and_few_draws_are_told(n_draws: int, n_chains: int, words: str) -> None:
+    with pytest.warns(ConvergenceWarning, match=words):
+        draws = tv.sample_nuts(correlated(), n_draws, 100, n_chains, progress=False)
+    if n_chains == 1:
+        worst = draws.diagnostics().loc["z"]
+        assert np.isnan(worst["max_r_hat"])
+        assert worst["min_ess_bulk"] == draws.summary()["ess_bulk"].min()
+
+
+def test_a_chain_that_stands_still_is_told() -> None:
+    """Its effective sample size, as it is computed, is all of its draws."""
+    found = run.NutsRun(np.ones((2, 200, 3)), np.ones((2, 200), bool), np.ones((2, 200), int), np.ones(2), 200)
+    doubts = NutsDraws(correlated(), found, "mici", "completed", 1.0).doubts()
+    assert doubts == "2 of 2 chains did not move; 400 of 400 draws diverged"
+
+
+@few_draws
 def test_a_density_that_ends_somewhere_is_sampled_inside() -> None:
     """Half-normal: -inf and NaN beyond 0 end a trajectory and cost nothing else."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SAMPLERS: dict[str, ModuleType] = {"mici": mici, "turing": turing}
 _JUDGED = 100  # locals that are judged where there are no globals
+_ENOUGH = 100  # effective draws of a chain, from which on a mean and R-hat itself can be relied on
 _MIXED = 1.01  # largest R-hat of chains that agree (Vehtari et al. 2021)
 
 
@@ -95,8 +97,8 @@ class NutsDraws:
         -------
         DataFrame
             One row a scalar, e.g. `beta[age]`; columns mean, sd, q5, median, q95, as `Fit.summary` has, and r_hat
-            (rank-normalized), ess_bulk and ess_tail (Vehtari et al. 2021). A constant has NaN there, as all have with
-            fewer than 4 draws of a chain; the sd of a single draw is NaN.
+            (rank-normalized), ess_bulk and ess_tail (Vehtari et al. 2021). These are NaN with fewer than 4 draws of a
+            chain, r_hat also of a constant and, by mici, of a single chain; the sd of a single draw is NaN.
         """
         draws = self.sample()
         chosen = {name: draws[name] for name in (draws if local else self.model.global_names)}
@@ -112,28 +114,35 @@ class NutsDraws:
         for name, draws in self.by_chain().items():
             with np.errstate(invalid="ignore"):
                 figures = self._diagnose(draws.reshape(-1, int(np.prod(draws.shape[2:], dtype=int))))
-            known = figures[:, ~np.isnan(figures[0])]
-            rows[name] = [known[0].max(), known[1].min(), known[2].min()] if known.size else [np.nan, np.nan, np.nan]
+            rows[name] = [_worst(np.max, figures[0]), _worst(np.min, figures[1]), _worst(np.min, figures[2])]
         columns = ["max_r_hat", "min_ess_bulk", "min_ess_tail"]
         frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
         frame.index.name = "variable"
         return frame
 
     def doubts(self) -> str:
-        """What speaks against the draws, in words: a global's R-hat above 1.01, or an ESS below 100 a chain."""
+        """What speaks against the draws: a global's R-hat above 1.01, an ESS below 100 a chain, a lone chain."""
         n_chains, n_draws, d = self.points.shape
+        if n_draws < 4:
+            return f"{n_draws} draws of a chain are too few to tell how good they are"
         judged = self.points[..., : self.model.layout.n_global or min(d, _JUDGED)]
         figures = self._diagnose(judged.reshape(n_chains * n_draws, -1))
-        known = figures[:, ~np.isnan(figures[0])]
-        if not known.size:
-            return ""
-        r_hat, ess = known[0].max(), known[1:].min()
-        if r_hat <= _MIXED and ess >= 100 * n_chains:
-            return ""
-        return (
-            f"the largest R-hat of a global variable is {r_hat:.3f} and the smallest effective sample size {ess:.0f}; "
-            f"{self.n_divergent} of {n_chains * n_draws:,} draws diverged"
-        )
+        r_hat, ess = _worst(np.max, figures[0]), _worst(np.min, figures[1:])
+        stuck = int((judged == judged[:, :1]).all(axis=(1, 2)).sum())  # such draws can have a fine ESS
+        found = []
+        if stuck:
+            found.append(f"{stuck} of {n_chains} chains did not move")
+        if r_hat > _MIXED or ess < _ENOUGH * n_chains:
+            largest = "" if np.isnan(r_hat) else f"the largest R-hat of a global variable is {r_hat:.3f} and "
+            found.append(
+                f"{largest}the smallest effective sample size {'' if largest else 'of a global variable is '}{ess:.0f} "
+                f"(of {n_chains * n_draws:,} draws)"
+            )
+        if n_chains == 1:
+            found.append("no second chain shows by R-hat whether others would end elsewhere (n_chains=4)")
+        if found:
+            found.append(f"{self.n_divergent} of {n_chains * n_draws:,} draws diverged")
+        return "; ".join(found)
 
     def _diagnose(self, flat: np.ndarray) -> np.ndarray:
         """R-hat, bulk and tail ESS (3, k) of draws (n_chains*n_draws, k)."""
@@ -173,3 +182,9 @@ class NutsDraws:
             **data_groups(self.model, self.points, generator(np, seed, PREDICT_STREAM), **chosen),
         }
         return tree_of_groups(groups)
+
+
+def _worst(of: Callable[[np.ndarray], Any], figures: np.ndarray) -> float:
+    """The largest or smallest of the figures that are numbers; NaN where there is none."""
+    known = figures[~np.isnan(figures)]
+    return float(of(known)) if known.size else np.nan
