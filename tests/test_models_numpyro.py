@@ -18,7 +18,7 @@ import pytest
 from model_checks import assert_gradient_is_the_slope, assert_round_trip
 from numpyro.contrib.control_flow import scan
 from numpyro.infer.reparam import LocScaleReparam
-from numpyro.infer.util import potential_energy, unconstrain_fn
+from numpyro.infer.util import log_density, potential_energy, unconstrain_fn
 from scipy import stats
 
 import pyturingvi as tv
@@ -251,6 +251,36 @@ def test_a_site_with_an_improper_prior_is_fitted_as_it_is() -> None:
     level = np.random.default_rng(1).normal(size=6)
     wanted = stats.norm.logpdf(level[1:], level[:-1], 0.5).sum() + stats.norm.logpdf(y, level).sum()
     np.testing.assert_allclose(model.log_density(level[None]), wanted, rtol=1e-12)
+
+
+def bounded(y: np.ndarray | None = None) -> None:
+    top = numpyro.sample("top", dist.Gamma(3.0, 1.0))
+    low = numpyro.sample("low", dist.Normal(0.0, 1.0))
+    numpyro.sample("above", dist.TruncatedNormal(0.0, 1.0, low=low))
+    with numpyro.plate("row", 5):
+        x = numpyro.sample("x", dist.Uniform(0.0, top))
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=y)
+
+
+def test_bounds_may_be_another_sites_value() -> None:
+    model = tv.models.NumPyro(bounded, (np.arange(5) / 3,))
+    assert model.structure == "globals: top, low, above; 5 local blocks of 1: x by row"
+    assert model.global_labels == ["log top", "low", "unconstrained above"]
+    assert_gradient_is_the_slope(model)
+    points = RNG.normal(size=(4, model.dim))
+    draws = model.constrain(points)
+    top, low, above, x = (draws[name] for name in ("top", "low", "above", "x"))
+    inside = np.log(x) + np.log(top[:, None] - x) - np.log(top[:, None])  # the slope of a logistic between the bounds
+    jacobian = np.log(top) + np.log(above - low) + inside.sum(axis=1)
+    with in_64_bits():
+        theirs = [
+            float(log_density(bounded, (np.arange(5) / 3,), {}, {name: v[k] for name, v in draws.items()})[0])
+            for k in range(4)
+        ]
+    np.testing.assert_allclose(model.log_density(points), theirs + jacobian, rtol=1e-10)
+    np.testing.assert_allclose(model.unconstrain(draws), points, atol=1e-9)
+    prior, terms, _ = model.log_terms_and_gradient(points)
+    np.testing.assert_allclose(prior + terms.sum(axis=1), model.log_density(points), rtol=1e-10)
 
 
 def test_terms_are_told_by_the_digits_of_their_block() -> None:

@@ -62,11 +62,14 @@ class NumPyroSites:
         started = handlers.substitute(seeded, substitute_fn=lambda s: uniform(s) if s["value"] is None else None)
         args, kwargs = own_arrays((args, dict(kwargs)))
         trace: dict[str, Any] = {}
+        free_names: dict[str, str] = {}
 
         def unconstrained_values() -> Any:
             trace.update(handlers.trace(started).get_trace(*args, **kwargs))
             values = {name: site["value"] for name, site in trace.items() if is_latent(site)}
             refuse_what_has_no_gradient(trace)
+            # here, where bounds that are another site's value can still be looked at
+            free_names.update({name: _free_name(trace[name]) for name in values})
             return util.unconstrain_fn(seeded, args, kwargs, values)
 
         try:  # shapes alone: nothing is computed
@@ -85,7 +88,7 @@ class NumPyroSites:
             shape = tuple(int(size) for size in free[name].shape)
             axes = _axis_names(site, shape, with_events=shape == np.shape(site["value"]))
             variables.append(Variable(name, shape, axes))
-            labels += element_labels(_free_name(site), shape)
+            labels += element_labels(free_names[name], shape)
         found, observed = [], []
         for name, site in trace.items():
             if is_data(site):
