@@ -356,6 +356,11 @@ def subsampled(n: int) -> None:
         numpyro.sample("x", dist.Normal(0, 1))
 
 
+def axis_of_arviz() -> None:
+    with numpyro.plate("sample", 6):
+        numpyro.sample("x", dist.Normal(0, 1))
+
+
 def without_data() -> None:
     raise ValueError("There are no data.")
 
@@ -373,6 +378,7 @@ def without_data() -> None:
         (lambda: numpyro.sample("x", dist.Delta(1.0)), {}, "'x' has a Delta distribution"),
         (lambda: numpyro.param("w", 1.0), {}, r"'w' is a numpyro\.param"),
         (subsampled, {"args": (5,)}, "the plate 'rows' takes 2 of 5 rows"),
+        (axis_of_arviz, {}, r"got \['sample'\]\. Rename the plate in the model: 'sample'\."),
         (
             lambda: numpyro.factor("never", -jnp.inf + numpyro.sample("x", dist.Normal(0, 1))),
             {},

@@ -28,7 +28,12 @@ class Axes:
 
 
 def read_axes(
-    shapes: Mapping[str, tuple[int, ...]], defaults: Mapping[str, Sequence[str]], dims: Any, coords: Any, who: str
+    shapes: Mapping[str, tuple[int, ...]],
+    defaults: Mapping[str, Sequence[str]],
+    dims: Any,
+    coords: Any,
+    who: str,
+    rename: str = "Name it otherwise by dims=",
 ) -> Axes:
     """The user's names and labels where there are any, the defaults and 0, 1, ... elsewhere.
 
@@ -42,6 +47,8 @@ def read_axes(
         What the user gave: variable -> names of its axes, axis -> labels.
     who : str
         How messages begin.
+    rename : str
+        What to do about an axis whose name cannot be.
 
     Raises
     ------
@@ -59,10 +66,11 @@ def read_axes(
         axes = [axes] if isinstance(axes, str) else list(axes)
         if len(axes) != len(shape) or not all(isinstance(axis, str) and axis for axis in axes):
             raise InputError(f"{who}: dims of {name!r} must name {len(shape)} axes, of shape {shape}; got {axes!r}.")
-        if len(set(axes)) < len(axes) or set(axes).intersection({*shapes, *_RESERVED}):
+        bad = [axis for axis in axes if axes.count(axis) > 1 or axis in shapes or axis in _RESERVED]
+        if bad:
             raise InputError(
                 f"{who}: dims of {name!r}: axes must differ from each other, from the variables' names and from "
-                f"{', '.join(_RESERVED)}; got {axes!r}."
+                f"{', '.join(_RESERVED)}; got {axes!r}. {rename}: {bad[0]!r}."
             )
         named[name] = axes
         for axis, size in zip(axes, shape, strict=True):

@@ -50,6 +50,7 @@ class ForeignModel(Model):
 
     devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
     door: ClassVar[str]  # how messages begin, as "NumPyro"
+    rename: ClassVar[str] = "Name it otherwise by dims="  # an axis whose name cannot be
     local: tuple[str, ...]
     structure: str
     _global_labels: list[str]
@@ -77,7 +78,7 @@ class ForeignModel(Model):
             {name: shape for name, (_, shape) in axes.items()},
             {name: dims for name, (dims, _) in axes.items()},
         )
-        self._coords = read_axes(shapes, dims, None, coords, self.door).labels
+        self._coords = read_axes(shapes, dims, None, coords, self.door, self.rename).labels
         found = find_structure(variables, lambda points: self._evaluate(points)[1], local, self.door)
         self._take(variables, found, labels)
         probe = np.random.default_rng(0).normal(0.0, 0.1, (2, self.dim))

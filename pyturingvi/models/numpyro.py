@@ -73,6 +73,7 @@ class NumPyro(TracedModel):
     name: ClassVar[str] = "numpyro"
     door: ClassVar[str] = "NumPyro"
     extra: ClassVar[str] = "numpyro"
+    rename: ClassVar[str] = "Rename the plate in the model"
 
     def __init__(
         self,

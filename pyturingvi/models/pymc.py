@@ -66,6 +66,7 @@ class PyMC(TracedModel):
     name: ClassVar[str] = "pymc"
     door: ClassVar[str] = "PyMC"
     extra: ClassVar[str] = "pymc"
+    rename: ClassVar[str] = "Rename the dim in the model"
 
     def __init__(self, model: Any, local: Any = None) -> None:
         pm = pymc_module("pymc")
