@@ -277,6 +277,19 @@ def test_a_fit_is_embedded_in_a_larger_family(poisson: tv.models.Model, family: 
 
 
 # ---- how it ends -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("settings", [{"n_iterations": 100, "elbo_every": 10}, {"optimizer": None}])
+def test_a_keyboard_interrupt_of_the_callback_is_a_ctrl_c(poisson: tv.models.Model, settings: dict[str, Any]) -> None:
+    def press(iteration: int, elbo: float) -> None:
+        if iteration >= 30:
+            raise KeyboardInterrupt
+
+    fit = quick_fit(poisson, callback=press, **settings)
+    assert fit.status == "interrupted"
+    assert "stopped by Ctrl-C after " in fit.message
+    assert 30 <= fit.n_updates < 100
+    assert np.isfinite(fit.elbo["elbo"].iloc[-1])
+
+
 def test_a_true_answer_of_the_callback_ends_the_run(isotropic: tv.models.Model) -> None:
     seen: list[tuple[int, float]] = []
 

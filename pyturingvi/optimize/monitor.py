@@ -121,8 +121,14 @@ class RunMonitor:
         self.rows.append((iteration, elbo, std_error, self.seconds))
         if self._bar is not None:
             self._bar.set_postfix_str(f"ELBO {elbo:.6g}", refresh=False)
-        if self._callback is not None and self._callback(iteration, elbo):
-            self.stopped_by_callback = True
+        if self._callback is None:
+            return
+        try:
+            self.stopped_by_callback |= bool(self._callback(iteration, elbo))
+        except KeyboardInterrupt:  # as a Ctrl-C: a notebook's stop button arrives like this too
+            if self.interrupt.requested:  # a second one
+                raise
+            self.interrupt.requested, self._callback = True, None  # it would raise again at the last estimate
 
     def tick(self, iteration: int, snapshot: Callable[[], Snapshot], words: str = "") -> None:
         """Tell that `iteration` updates are made; shows progress and writes a checkpoint when one is due.
