@@ -173,6 +173,11 @@ def test_a_fit_that_has_converged_ends_with_code_0(
         ("answers.csv --model irt --student who --item what --response who", "not a number"),
         ("rates.csv --model volatility", "needs --prices or --returns"),
         ("rates.csv --model volatility --prices usd --date gbp", "must hold dates"),
+        (
+            "twice.csv --model volatility --prices usd",
+            "'day': 2024-01-01 stands in rows 1 and 3 (counted from 0)",
+        ),
+        ("undated.csv --model volatility --prices usd", "1 dates are missing, the first in row 1 (counted from 0)"),
         ("rates.csv --model volatility --prices day", "Unknown column of rates.csv 'day'"),
         ("ticks.csv --model volatility --prices kind", "must hold numbers"),
         ("ticks.csv --model volatility --prices y", "are not above 0"),
@@ -182,6 +187,16 @@ def test_a_fit_that_has_converged_ends_with_code_0(
             "Unknown column of ticks.csv 'agee'",
         ),
         ("ticks.csv --model robust-poisson --response y --covariates scale(kind)", "column 'kind' must hold numbers"),
+        (
+            "ticks.csv --model robust-poisson --response y --covariates y~age",
+            "give the right-hand side only, 'age'",
+        ),
+        ("cells.csv --model robust-poisson --response y --covariates age", "'many' in row 3 (counted from 0)"),
+        (
+            "cells.csv --model robust-poisson --response age --covariates scale(y)",
+            "'many' in row 3",
+        ),
+        ("cells.csv --model volatility --prices y", "'many' in row 3"),
         ("ticks.csv --model robust-poisson --response y --covariates age,county", "Join columns with +"),
         ("odd.csv --model robust-poisson --response y --covariates one+x", "column 'one' has one value only"),
         ("odd.csv --model robust-poisson --response y --covariates scale(one)", "column 'one' has one value only"),
@@ -204,6 +219,10 @@ def test_a_mistake_is_one_line_with_code_2(
     Path("binary.csv").write_bytes(b"\xff\xfe\x00")
     Path("gaps.csv").write_text("y,age\n1,2.5\n2,\n")
     Path("odd.csv").write_text("y,one,x,text\n1,1,2.5,1 m\n2,1,3.5,2 m\n0,1,1.5,3 m\n4,1,0.5,4 m\n")
+    Path("cells.csv").write_text("y,age\n2,25\n1,30\n0,41\nmany,50\n3,33\n")
+    days = "day,usd\n2024-01-02,1.1\n{},1.0\n2024-01-03,1.2\n2024-01-01,1.3\n2024-01-04,1.1\n"
+    Path("twice.csv").write_text(days.format("2024-01-01"))  # the first day: it has no return that would show it
+    Path("undated.csv").write_text(days.format(""))
     before = sorted(Path().iterdir())
     code, shown, notes = command("fit", *arguments.split(), capsys=capsys, monkeypatch=monkeypatch)
     assert (code, shown) == (2, "")

@@ -178,6 +178,7 @@ def test_bad_covariates_are_refused_by_name_and_place(X: Any, words: str) -> Non
         (np.zeros((3, 2)), r"one-dimensional, got shape \(3, 2\)"),
         (pd.DataFrame({"a": GOOD_Y, "b": GOOD_Y}), "one column"),
         (["1", "2", "3"], "must hold numbers"),
+        (np.array(["2", "1", "many"], dtype=object), r"must hold numbers; 'many' in row 2 .* is of type str"),
         (3, r"one-dimensional, got shape \(\)"),
         (np.ma.masked_array(GOOD_Y, mask=[1, 0, 0]), "masked"),
     ],

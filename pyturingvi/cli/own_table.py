@@ -106,11 +106,11 @@ def _volatility(said: OwnTable, table: pd.DataFrame, name: str, note: Callable[[
     if (said.prices is None) == (said.returns is None):
         raise InputError("--model volatility needs --prices or --returns: names of columns with commas between them.")
     wanted = [word.strip() for word in str(said.prices or said.returns).split(",")]
-    table = _by_date(said.date, table, name)
+    read, table = table, _by_date(said.date, table, name)
     series = table[[_column(table, word, name).name for word in wanted]]
     for word in wanted:
         if series[word].dtype.kind not in "iuf":
-            raise InputError(f"{name}: column {word!r} must hold numbers; {series[word].iloc[0]!r} is none.")
+            raise InputError(f"{name}: column {word!r} must hold numbers; {_no_number(read[word])} is none.")
     if said.prices is not None:
         low = (series <= 0).to_numpy()
         if low.any():
@@ -167,6 +167,15 @@ def _column(table: pd.DataFrame, column: str, name: str) -> pd.Series[Any]:
     return table[column]
 
 
+def _no_number(values: pd.Series[Any]) -> str:
+    """The first cell of a column of text that is no number, in words."""
+    import pandas as pd
+
+    odd = (pd.to_numeric(values.astype(str), errors="coerce").isna() & values.notna()).to_numpy()
+    row = int(np.argmax(odd))
+    return f"{str(values.iloc[row])!r} in row {row} (counted from 0)"
+
+
 def _by_date(column: str | None, table: pd.DataFrame, name: str) -> pd.DataFrame:
     """The table in the order of its dates: of the column named, or of a first one that holds nothing else."""
     import pandas as pd
@@ -182,13 +191,36 @@ def _by_date(column: str | None, table: pd.DataFrame, name: str) -> pd.DataFrame
             return table
         example = table[chosen].iloc[0]
         raise InputError(f"{name}: column {chosen!r} must hold dates like 2024-05-17; {example!s} is none.") from None
+    _refuse_dates(dates, f"{name}: column {chosen!r}")
     return table.drop(columns=chosen).set_index(dates).sort_index()
+
+
+def _refuse_dates(dates: pd.DatetimeIndex, what: str) -> None:
+    """Raise InputError for a date that is missing, or there twice: two prices of a day are a jump that was none."""
+    missing = np.flatnonzero(dates.isna())
+    if missing.size:
+        raise InputError(f"{what}: {missing.size} dates are missing, the first in row {missing[0]} (counted from 0).")
+    again = dates.duplicated()
+    if again.any():
+        first = dates[again].min()
+        rows = np.flatnonzero(dates == first)
+        listed = f"{', '.join(map(str, rows[:-1]))} and {rows[-1]}"
+        raise InputError(
+            f"{what}: {str(first).removesuffix(' 00:00:00')} stands in rows {listed} (counted from 0); "
+            f"{int(again.sum())} rows repeat a date. Keep one row a date, or one series a column."
+        )
 
 
 # ---- formulas ----------------------------------------------------------------------------------------------
 def _design(formula: str, table: pd.DataFrame, name: str, note: Callable[[str], None]) -> pd.DataFrame:
     """Columns of a formula without its intercept, which the model has of its own; categories as contrasts."""
     formulaic = require("formulaic", "formula", "--covariates")
+    left, tilde, right = formula.partition("~")
+    if tilde:
+        raise InputError(
+            f"--covariates {formula!r}: give the right-hand side only, {right.strip()!r}; the counts are --response"
+            f"{f' {left.strip()}' if left.strip() else ''}."
+        )
     try:
         parsed = formulaic.Formula(f"1 + {formula}")
         bare = {factor.expr for term in parsed for factor in term.factors}
@@ -224,7 +256,7 @@ def _refuse_unusable(values: pd.Series[Any], name: str, scaled: bool, bare: bool
         )
     text = values.dtype.kind not in "iufb"
     if text and scaled and not bare:
-        raise InputError(f"{name}: column {column!r} must hold numbers; {str(values.iloc[0])!r} is none.")
+        raise InputError(f"{name}: column {column!r} must hold numbers; {_no_number(values)} is none.")
     if text and bare and n_different > len(values) / 2:
         raise InputError(
             f"{name}: column {column!r} is text, {n_different} different ones in {len(values)} rows: a number "

@@ -165,7 +165,9 @@ def _numbers(value: Any, what: str) -> np.ndarray:
         objects = array
         array, bad = numbers_of(objects)
         if bad:
-            item, where = objects[bad[0]], f" in row {bad[0][0]} (counted from 0)" if bad[0] else ""
+            # of a column that one word has made text, that word and not the number in its first row
+            first = next((place for place in bad if not _is_written_number(objects[place])), bad[0])
+            item, where = objects[first], f" in row {first[0]} (counted from 0)" if first else ""
             raise InputError(
                 f"{what} must hold numbers; {item!r}{where} is of type {type(item).__name__}. "
                 "Encode text and categories as numbers first."
@@ -176,6 +178,14 @@ def _numbers(value: Any, what: str) -> np.ndarray:
         raise InputError(f"{what} must hold numbers, got dtype {array.dtype}. Convert it to numbers first.")
     with np.errstate(over="ignore"):
         return np.array(array, dtype=np.float64, order="C")
+
+
+def _is_written_number(item: Any) -> bool:
+    try:
+        float(item)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def numbers_of(objects: np.ndarray) -> tuple[np.ndarray, list[tuple[int, ...]]]:
