@@ -171,7 +171,7 @@ class Fit(Draws):
 
     def summary(
         self,
-        n: int | Sequence[str] = 10_000,
+        n: int | str | Sequence[str] = 10_000,
         seed: int = 0,
         local: bool = False,
         *,
@@ -182,8 +182,8 @@ class Fit(Draws):
         Parameters
         ----------
         n : int
-            Monte Carlo draws behind the figures, at least 2. A list of names in its place is `variables`:
-            `fit.summary(["alpha"])`.
+            Monte Carlo draws behind the figures, at least 2. A name or a list of names in its place is `variables`:
+            `fit.summary("beta")`, `fit.summary(["alpha"])`.
         seed : int
         local : bool
             Add the local variables under their labels, e.g. `alpha[ann]` for the ability of the student ann, after the
@@ -201,7 +201,7 @@ class Fit(Draws):
         InputError
             If a name is unknown, or an argument cannot be used.
         """
-        if isinstance(n, list | tuple):
+        if isinstance(n, str | list | tuple):
             if variables is not None:
                 raise InputError("summary: give names once, as the first argument or as variables=.")
             return summarize(self, 10_000, seed, local, n)

@@ -67,6 +67,9 @@ def read_archive(
     try:
         # opened here: np.load leaves the file open when its bytes are no archive
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as content:
+            if _HEADER not in content.files:
+                held = ", ".join(map(repr, content.files[:5])) or "nothing"
+                raise ValueError(f"it has no header; it holds {held}")
             arrays = {name: content[name] for name in content.files}
         header = json.loads(arrays.pop(_HEADER).tobytes().decode())
         found_kind = header["kind"]
@@ -82,6 +85,7 @@ def read_archive(
 
 def damaged(path: str | os.PathLike[str], what: str, why: object) -> OutputError:
     """The error for a file that does not hold what it should."""
+    why = f"it has no {why}" if isinstance(why, KeyError) else why  # which says no more than its key
     return OutputError(f"{what}: {os.fspath(path)!r} is damaged or not a pyturingvi file ({why}).")
 
 
