@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from scipy import integrate, stats
 from targets import GaussianTarget, dense_location_scale, fit_at, quick_fit, random_flat
 
 import pyturingvi as tv
-from pyturingvi.diagnosis.findings import Findings, GlobalMoves
+from pyturingvi.diagnosis.findings import Findings, GlobalMoves, RestartEnd
 from pyturingvi.diagnosis.integrated import log_marginal
 from pyturingvi.diagnosis.moves import OWN_DRAWS, Moves, find_moves
 from pyturingvi.diagnosis.problems import convergence_problems
@@ -275,6 +276,19 @@ def test_a_heavy_tail_of_weights_that_are_all_alike_does_not_count(ess: float, v
     unmoved = GlobalMoves(["a", "b"], np.zeros(2), np.zeros(2), np.ones(2), OWN_DRAWS)
     found = Findings("converged", "", False, False, 2, -1.0, 0.01, 0.03, weights, moves=moves, globals=unmoved)
     assert judge(found)[0] == verdict
+
+
+def test_an_elbo_that_is_too_noisy_compares_no_fits() -> None:
+    weights = ImportanceWeights(np.full(1000, 1e-3), k_hat=3.0, ess=1.0, spread=2e4)
+    for error, distance, words in (
+        (664.0, 0.7, "standard error, 664 nats, is too large to say which of 1 .* up to 0.70 standard deviations away"),
+        (0.5, 0.7, r"1 of 1 fits from other seeds and starts end with the same ELBO, to 5\.0 nats"),
+    ):
+        ends = [RestartEnd(1, -2.0, distance, "mu", np.zeros(2))]
+        found = Findings("converged", "", False, False, 5, -1.0, error, 2e4, weights, restarts=ends)
+        told = " ".join(judge(found)[1])
+        assert re.search(words, told), told
+        assert ("same ELBO" in told) == (error < 1)
 
 
 def test_a_standard_deviation_that_grows_under_weights_with_a_tail_is_told() -> None:

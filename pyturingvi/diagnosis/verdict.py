@@ -21,6 +21,7 @@ SMALL_RATIO = 1.5  # between standard deviations
 TAIL_RATIO, TAIL_K = 1.3, 0.5  # between standard deviations, where the weights have no variance: the least of it
 LARGE_GAIN = 5.0  # nats in a third of a run
 EQUAL_ELBOS, LESSER_MODE = 2.0, 10.0  # nats between modes as good, beside six errors; and that may still matter
+TOO_NOISY = 20.0  # nats: an ELBO that is known no better tells no mode from another
 EVEN = 0.95  # of the draws, as effective sample size: weights so much alike have no tail that could count
 LARGE_SPREAD = 1.5  # nats between the log weights of draws: more than that, and the density has another shape
 
@@ -209,7 +210,16 @@ def _of_restarts(found: Findings) -> Iterator[tuple[int, str]]:
     as_good = [one for one in ends if abs(one.elbo - found.elbo) <= equal]
     near = [one for one in ends if equal < found.elbo - one.elbo <= LESSER_MODE]
     apart = max(as_good, key=lambda one: one.distance, default=None)
-    if apart is not None:
+    if apart is not None and equal > TOO_NOISY:
+        yield (
+            2 if apart.distance > LARGE_MOVE else 1,
+            (
+                f"The ELBO's Monte Carlo standard error, {found.elbo_error:.3g} nats, is too large to say which of {n} "
+                "fits from other seeds and starts are as good; their means are up to "
+                f"{apart.distance:.2f} standard deviations away{f' ({apart.where})' if apart.where else ''}."
+            ),
+        )
+    elif apart is not None:
         words = f"{len(as_good)} of {n} fits from other seeds and starts end with the same ELBO, to {equal:.1f} nats,"
         words += f" and their means up to {apart.distance:.2f} standard deviations away"
         words += f" ({apart.where})" if apart.where else ""
