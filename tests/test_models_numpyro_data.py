@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+from importlib.util import find_spec
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from known_line import (
     DAYS,
@@ -103,6 +106,80 @@ def test_predictions_for_new_rows_and_new_groups(fit: tv.Fit, capsys: pytest.Cap
 def test_predictions_that_cannot_be_are_refused(fit: tv.Fit, new: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         fit.predict(new, 4, **options)
+
+
+# ---- data that are no arrays -----------------------------------------------------------------------------------
+def slope(x: Any, y: Any = None, of: Any = None) -> None:
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+    with numpyro.plate("row", 6):
+        numpyro.sample("y", dist.Normal(b * x, 1.0), obs=y)
+
+
+WHOLE, GAPS = [1, 0, 2, 1, 1, 3], [1, None, 2, 1, None, 3]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        WHOLE,
+        tuple(WHOLE),
+        pd.Series(WHOLE, index=list("fedcba")),
+        pd.Series(WHOLE, dtype="Int64"),
+        np.array(WHOLE, dtype=object),
+        pytest.param("polars", marks=pytest.mark.skipif(find_spec("polars") is None, reason="no polars")),
+    ],
+    ids=["list", "tuple", "Series", "Int64", "objects", "polars"],
+)
+def test_columns_and_lists_of_numbers_are_arrays(column: Any) -> None:
+    if isinstance(column, str):
+        column = importlib.import_module("polars").Series(WHOLE)
+    model, plain = (tv.models.NumPyro(slope, (one,), {"y": one}) for one in (column, np.array(WHOLE)))
+    points = np.linspace(-1, 1, 5)[:, None]
+    np.testing.assert_array_equal(model.log_density(points), plain.log_density(points))
+    np.testing.assert_array_equal(model.observations["y"].values, WHOLE)
+    found, expected = (
+        quick_fit(of, n_iterations=3).predict({"x": x, "y": None}, 4)["y"]
+        for of, x in ((model, column), (plain, np.array(WHOLE)))
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_column_whose_index_the_model_asks_for_stays_one() -> None:
+    def indexed(y: pd.Series[Any]) -> None:
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(b * y.index.to_numpy(), 1.0), obs=y.to_numpy())
+
+    assert tv.models.NumPyro(indexed, (pd.Series(WHOLE),)).observations["y"].values.tolist() == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (list("abcdef"), "The argument 'y' does not hold numbers alone: 'a' in row 0"),
+        (pd.Series([1, 2, "many", 4, 5, 6]), "The argument 'y' does not hold numbers alone: 'many' in row 2"),
+        (pd.Series(list("ababab"), dtype="category"), "The argument 'y' does not hold numbers alone: 'a' in row 0"),
+        (pd.DataFrame({"n": WHOLE}), r"The argument 'y' is a table: use its columns .* y\['n'\]\.to_numpy\(\)"),
+        (np.zeros(5), r"site 'y' is observed with data \(the argument 'y'\) of shape \(5,\), but .* shape \(6,\)"),
+        (GAPS, r"'y' is observed, but 2 of its 6 values are NaN \(missing\), the first in row 1 .* or mask them"),
+        (pd.Series(GAPS, dtype="Int64"), r"'y' is observed, but 2 of its 6 values are NaN \(missing\)"),
+        (np.array(GAPS, dtype=float), r"'y' is observed, but 2 of its 6 values are NaN \(missing\)"),
+    ],
+)
+def test_data_that_cannot_be_are_refused_by_name(y: Any, words: str) -> None:
+    for args, kwargs in (((np.ones(6), y), {}), ((np.ones(6),), {"y": y})):
+        with pytest.raises(InputError, match=f"NumPyro: .*{words}"):
+            tv.models.NumPyro(slope, args, kwargs)
+
+
+def test_nan_that_is_masked_is_no_gap() -> None:
+    y = np.array(GAPS, dtype=float)
+
+    def masked() -> None:
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        with numpyro.handlers.mask(mask=~np.isnan(y)):
+            numpyro.sample("y", dist.Normal(b, 1.0), obs=y)
+
+    assert tv.models.NumPyro(masked).observations["y"].values.tolist() == [1, 2, 1, 3]
 
 
 # ---- what is not a number a row ----------------------------------------------------------------------------

@@ -164,7 +164,8 @@ class Jax(TracedModel):
         except Exception as error:
             raise InputError(
                 f"Jax: log_density cannot be traced ({in_short(error)}). It takes one pytree like "
-                "example and must be written with jax.numpy, without branches on values."
+                "example and must be written with jax.numpy, without branches on values, and with arrays for data (of "
+                "a column, .to_numpy())."
             ) from error
         if getattr(found, "shape", None) != () or found.dtype.kind != "f":
             raise InputError(

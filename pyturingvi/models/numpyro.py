@@ -23,7 +23,8 @@ class NumPyro(TracedModel):
     model : callable
         A function with `numpyro.sample` sites; handlers around it (`reparam`, `condition`, `scale`) count.
     args : tuple
-        Its positional arguments.
+        Its positional arguments. Columns (pandas, polars) and lists of numbers are passed as they are where the model
+        can use them so, else as arrays.
     kwargs : dict
         Its keyword arguments.
     local : list of str, optional
@@ -40,9 +41,9 @@ class NumPyro(TracedModel):
     Raises
     ------
     InputError
-        If the model cannot be run with these arguments; has no latent site, a discrete one, a `numpyro.param`, or a
-        plate that subsamples; has no finite log density and gradient near 0 in unconstrained space; or local
-        contradicts it.
+        If the model cannot be run with these arguments, or observes NaN that is not masked; has no latent site, a
+        discrete one, a `numpyro.param`, or a plate that subsamples; has no finite log density and gradient near 0 in
+        unconstrained space; or local contradicts it.
     EngineError
         If NumPyro is not installed.
 
@@ -74,6 +75,10 @@ class NumPyro(TracedModel):
     door: ClassVar[str] = "NumPyro"
     extra: ClassVar[str] = "numpyro"
     rename: ClassVar[str] = "Rename the plate in the model"
+    remedy_of_missing: ClassVar[str] = (
+        "Leave these out of the data, or mask them: fill in any number, and sample under "
+        "numpyro.handlers.mask(mask=there)."
+    )
 
     def __init__(
         self,
@@ -92,6 +97,7 @@ class NumPyro(TracedModel):
             raise InputError(f"NumPyro: kwargs must be a dictionary, got {type(kwargs).__name__}.")
         sites = NumPyroSites.of(model, tuple(args), dict(kwargs))
         self._start(sites)
+        self._refuse_missing(sites)
         self._settle(_title(model), sites.latents, local, sites.labels, coords)
 
     @property

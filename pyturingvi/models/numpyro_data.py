@@ -16,12 +16,6 @@ def numpyro_module(name: str) -> Any:
     return require(name, "numpyro", "tv.models.NumPyro")
 
 
-def own_arrays(arguments: Any) -> Any:
-    """Arguments with copies of NumPy's arrays: JAX may remember their 64 bits where the user's own code runs in 32."""
-    tree_map = numpyro_module("jax").tree_util.tree_map
-    return tree_map(lambda leaf: np.array(leaf) if type(leaf) is np.ndarray else leaf, arguments)
-
-
 def is_data(site: Mapping[str, Any]) -> bool:
     """Whether a site is a sample site with data, and no `numpyro.factor`."""
     return bool(site["type"] == "sample" and site["is_observed"] and not is_factor(site))

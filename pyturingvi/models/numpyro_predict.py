@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from pyturingvi.errors import InputError, in_short
 from pyturingvi.models.foreign import tell_predicted
 from pyturingvi.models.interactions import split
 from pyturingvi.models.jax_batches import SEEDS, Batched, traced
-from pyturingvi.models.numpyro_data import is_factor, key_of, numpyro_module, own_arrays, run_without_data
+from pyturingvi.models.numpyro_arguments import innermost, with_arrays
+from pyturingvi.models.numpyro_data import is_factor, key_of, numpyro_module, run_without_data
 from pyturingvi.models.numpyro_sites import NumPyroSites
 
 
@@ -31,11 +32,10 @@ def predict(
     """
     args, named = _arguments(sites, new, kwargs)
     jax = numpyro_module("jax")
-    args, named = own_arrays((tuple(args), dict(named)))
 
     order: dict[str, None] = {}  # of the sites: JAX sorts what it returns
 
-    def run(latents: Mapping[str, Any], key: Any) -> dict[str, Any]:
+    def run(latents: Mapping[str, Any], key: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         found = {}
         for name, site in run_without_data(sites.model, args, named, latents, key).items():
             if site["type"] == "deterministic" or (site["type"] == "sample" and not is_factor(site)):
@@ -44,8 +44,16 @@ def predict(
         return found
 
     seed = jax.ShapeDtypeStruct((), np.float64)
+    what = "predict: the NumPyro model cannot be run with these arguments"
+    advice = "Data that are not known yet are given as None."
+    (args, named), shapes = with_arrays(
+        sites.model,
+        (tuple(args), dict(named)),
+        lambda given: traced(lambda: jax.eval_shape(lambda seed: run({}, key_of(seed), *given), seed)),
+        what,
+        advice,
+    )
     try:
-        shapes = traced(lambda: jax.eval_shape(lambda seed: run({}, key_of(seed)), seed))
         kept = [
             site.name
             for site in sites.found
@@ -54,17 +62,14 @@ def predict(
         sizes = {name: naturals[name].shape[1:] for name in kept}
 
         def of_draw(flat: Any) -> dict[str, Any]:
-            found = run(split(flat[:-1], sizes), key_of(flat[-1]))
+            found = run(split(flat[:-1], sizes), key_of(flat[-1]), args, named)
             return {name: value for name, value in found.items() if name not in sizes}
 
         count = len(next(iter(naturals.values())))
         columns = [naturals[name].reshape(count, -1) for name in kept]
         found: dict[str, np.ndarray] = Batched(of_draw)(np.hstack([*columns, rng.integers(SEEDS, size=(count, 1))]))
     except Exception as error:
-        raise InputError(
-            f"predict: the NumPyro model cannot be run with these arguments: {in_short(error)}. "
-            "Data that are not known yet are given as None."
-        ) from error
+        raise InputError(f"{what}: {in_short(error)}. {advice}") from error
     tell_predicted(title, kept, [name for name in order if name in found])
     return {name: found[name] for name in order if name in found}
 
@@ -83,7 +88,7 @@ def _arguments(
     if kwargs is not None:
         raise InputError("predict: kwargs goes with a tuple of positional arguments; new names its arguments itself.")
     try:
-        signature = inspect.signature(_innermost(sites.model))
+        signature = inspect.signature(innermost(sites.model))
         bound = signature.bind(*sites.args, **sites.kwargs)
     except (TypeError, ValueError) as error:
         raise InputError(
@@ -96,10 +101,3 @@ def _arguments(
         raise InputError(f"predict: the model has no argument {unknown[0]!r}; it has {', '.join(map(repr, known))}.")
     bound.arguments.update({name: value for name, value in new.items() if name in known})
     return bound.args, {**bound.kwargs, **{name: new[name] for name in unknown}}
-
-
-def _innermost(model: Callable[..., Any]) -> Callable[..., Any]:
-    """The function below handlers."""
-    while not inspect.isroutine(model) and hasattr(model, "fn"):
-        model = model.fn
-    return model

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pyturingvi.errors import InputError, in_short
+from pyturingvi.errors import InputError
 from pyturingvi.models.foreign import element_labels
 from pyturingvi.models.interactions import Variable, split
 from pyturingvi.models.jax_batches import traced
+from pyturingvi.models.numpyro_arguments import name_of, with_arrays
 from pyturingvi.models.numpyro_data import (
     is_data,
     mask_of,
     numpyro_module,
     observed_shape,
-    own_arrays,
     run_without_data,
 )
 from pyturingvi.models.traced import ObservedSite, Site
@@ -60,26 +61,31 @@ class NumPyroSites:
         # as NumPyro's own samplers start: a site whose prior is improper cannot be drawn from it
         uniform = numpyro_module("numpyro.infer").init_to_uniform
         started = handlers.substitute(seeded, substitute_fn=lambda s: uniform(s) if s["value"] is None else None)
-        args, kwargs = own_arrays((args, dict(kwargs)))
         trace: dict[str, Any] = {}
         free_names: dict[str, str] = {}
 
-        def unconstrained_values() -> Any:
+        def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            trace.clear()
             trace.update(handlers.trace(started).get_trace(*args, **kwargs))
             values = {name: site["value"] for name, site in trace.items() if is_latent(site)}
             refuse_what_has_no_gradient(trace)
+            for site in trace.values():
+                if is_data(site):
+                    _refuse_other_shape(site, name_of(model, (args, kwargs), site["value"]))
             # here, where bounds that are another site's value can still be looked at
             free_names.update({name: _free_name(trace[name]) for name in values})
-            return util.unconstrain_fn(seeded, args, kwargs, values)
+            free = util.unconstrain_fn(seeded, args, kwargs, values)
+            if values:  # the data are first looked at here
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "Out-of-support")  # it is told when the density is computed
+                    util.potential_energy(seeded, args, kwargs, free)
+            return free
 
-        try:  # shapes alone: nothing is computed
-            free = traced(lambda: numpyro_module("jax").eval_shape(lambda: unconstrained_values()))
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"NumPyro: the model cannot be run with these args and kwargs: {in_short(error)}."
-            ) from error
+        def shapes(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:  # nothing is computed
+            return traced(lambda: numpyro_module("jax").eval_shape(lambda: read(*arguments)))
+
+        what = "NumPyro: the model cannot be run with these args and kwargs"
+        (args, kwargs), free = with_arrays(model, (args, dict(kwargs)), shapes, what)
         latent = {name: site for name, site in trace.items() if is_latent(site)}
         if not latent:
             raise InputError("NumPyro: the model has no latent variable: each of its sample sites is observed.")
@@ -221,6 +227,20 @@ def refuse_what_has_no_gradient(trace: Mapping[str, Mapping[str, Any]]) -> None:
                     f"NumPyro: {name!r} is discrete ({kind}) and not observed, so that there is no gradient. Sum it "
                     "out of the model, e.g. by numpyro.distributions.MixtureSameFamily, or observe it."
                 )
+
+
+def _refuse_other_shape(site: Mapping[str, Any], argument: str) -> None:
+    """Raise InputError for data that do not go with the shape of their site."""
+    own = tuple(site["fn"].batch_shape) + tuple(site["fn"].event_shape)
+    given = np.shape(site["value"])
+    try:
+        np.broadcast_shapes(given, own)
+    except ValueError:
+        name = f" (the argument {argument!r})" if argument else ""
+        raise InputError(
+            f"NumPyro: the site {site['name']!r} is observed with data{name} of shape {given}, but with its plates it "
+            f"has the shape {own}. Give it as many values as there are rows."
+        ) from None
 
 
 def _axis_names(site: Mapping[str, Any], shape: tuple[int, ...], *, with_events: bool) -> tuple[str, ...]:

@@ -67,6 +67,9 @@ class PyMC(TracedModel):
     door: ClassVar[str] = "PyMC"
     extra: ClassVar[str] = "pymc"
     rename: ClassVar[str] = "Rename the dim in the model"
+    remedy_of_missing: ClassVar[str] = (
+        "Leave these out of the data, or give them as an array in place of pm.Data: PyMC then makes variables of them."
+    )
 
     def __init__(self, model: Any, local: Any = None) -> None:
         pm = pymc_module("pymc")
@@ -75,6 +78,7 @@ class PyMC(TracedModel):
             raise InputError(f"PyMC: model must be a pymc.Model, as in `with pm.Model() as model:`, got {model!r}.")
         graph = PyMCGraph(model)
         self._start(graph)
+        self._refuse_missing(graph)
         self._settle(str(model.name) or "pymc", graph.latents, local, graph.labels, graph.coords)
 
     @property

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.errors import PyTuringVIError, in_short
+from pyturingvi.errors import InputError, PyTuringVIError, in_short
 from pyturingvi.models.foreign import axis_names
 from pyturingvi.models.jax_batches import SEEDS, at_one_point, traced
 from pyturingvi.models.observed import REBUILD, Observation
@@ -23,6 +24,8 @@ class TracedModel(TracedTerms):
     A subclass calls `_start` with its sites, and then `_settle`; where it draws data anew by a JAX function, that is
     `_replicated` and `_prior`, otherwise it overrides `_replicate` and `_draw_prior`.
     """
+
+    remedy_of_missing: ClassVar[str] = "Leave these out of the data."
 
     # ---- what is told ---------------------------------------------------------------------------------------
     @property
@@ -62,6 +65,26 @@ class TracedModel(TracedTerms):
         return True
 
     # ---- data -----------------------------------------------------------------------------------------------
+    def _refuse_missing(self, sites: Sites) -> None:
+        """Raise InputError for observed values that are NaN, unless their likelihood is a number all the same."""
+        dim = sum(one.size for one in sites.latents)
+        found = at_one_point(sites.data, dim) if sites.observed else {}
+        for name, (values, counts) in found.items():
+            missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, dtype=bool)
+            missing = missing.any(axis=tuple(range(counts.ndim, values.ndim))) & counts  # a value may be a vector
+            if not missing.any():
+                continue
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Out-of-support")  # NumPyro's, of NaN too
+                logs = at_one_point(sites.log_likelihood, dim)[name]
+            if not np.isfinite(logs[missing]).all():
+                place = tuple(int(k) for k in np.argwhere(missing)[0])
+                raise InputError(
+                    f"{self.door}: {name!r} is observed, but {int(missing.sum())} of its {missing.size} values are NaN "
+                    f"(missing), the first in {'row ' if len(place) == 1 else ''}{', '.join(map(str, place)) or '0'} "
+                    f"(counted from 0). {self.remedy_of_missing}"
+                )
+
     def _functions(self, sites: Sites) -> dict[str, Callable[[Any], Any]]:
         return {
             **super()._functions(sites),
