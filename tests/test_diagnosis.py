@@ -278,6 +278,17 @@ def test_a_heavy_tail_of_weights_that_are_all_alike_does_not_count(ess: float, v
     assert judge(found)[0] == verdict
 
 
+@pytest.mark.parametrize("size", [1e160, 1e305])
+def test_what_has_exploded_lets_no_warning_of_numpys_through(size: float) -> None:
+    fit = quick_fit(GaussianTarget(np.zeros(6), np.eye(6), Layout(2, 4, 1)).model, "mean-field", n_iterations=2)
+    fit.params = np.full_like(fit.params, size)
+    assert fit.diagnose().verdict == "do not trust"
+    assert fit.summary(local=True).shape == (fit.model.dim, 5)
+    assert fit.sample(100, local=False)
+    assert importance_weights(-size * np.arange(1.0, 201)).ess == 1.0
+    assert convergence_problems("completed", "", [(k, -size * 100, size, 0.0) for k in range(40)]) == []
+
+
 def test_an_elbo_that_is_too_noisy_compares_no_fits() -> None:
     weights = ImportanceWeights(np.full(1000, 1e-3), k_hat=3.0, ess=1.0, spread=2e4)
     for error, distance, words in (

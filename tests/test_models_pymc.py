@@ -252,8 +252,8 @@ def with_(build: Callable[[], Any]) -> pm.Model:
         (lambda: with_(lambda: pm.Poisson("k", 3.0)), r"'k' is discrete \(int64\) and not observed"),
         (lambda: with_(lambda: pm.Normal("x", 0, 1, observed=1.0)), "no latent variable"),
         (
-            lambda: with_(lambda: [pm.modelcontext(None).add_coord("draw", range(6)), pm.Normal("x", dims="draw")]),
-            r"got \['draw'\]\. Rename the dim in the model: 'draw'\.",
+            lambda: with_(lambda: [pm.modelcontext(None).add_coord("sample", range(6)), pm.Normal("x", dims="sample")]),
+            r"got \['sample'\]\. Rename the dim in the model: 'sample'\.",
         ),
         (lambda: with_(lambda: pm.Normal("x", dtype="float32")), "'x' has float32; fits are in 64 bits"),
     ],

@@ -129,6 +129,14 @@ def test_what_cannot_be_drawn_is_left_out_or_refused() -> None:
         fit.predict({"x": X})
 
 
+def test_observed_values_that_are_nan_are_told_by_name() -> None:
+    with pm.Model() as gaps:
+        pm.Normal("y", pm.Normal("b"), 1.0, observed=pm.Data("seen", Y))
+        pm.set_data({"seen": np.where(np.arange(len(Y)) == 2, np.nan, Y)})
+    with pytest.raises(InputError, match=r"PyMC: 'y' is observed, but 1 of its .* are NaN .* row 2 .* pm\.Data"):
+        tv.models.PyMC(gaps)
+
+
 def test_refining_a_pymc_model_gives_its_evidence() -> None:
     """Eight schools with theta integrated out by hand: y ~ N(mu, tau^2 + sigma^2); mu and log tau by a fine grid."""
     y, sigma = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])

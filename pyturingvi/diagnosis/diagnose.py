@@ -26,6 +26,7 @@ from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
 from pyturingvi.support.arguments import LARGEST_SEED, listed, whole_number
 from pyturingvi.support.parallel import one_blas_thread
+from pyturingvi.support.quiet import quietly
 from pyturingvi.support.registry import defines
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _LEAST_DRAWS = 100
 LARGEST_JOINT = 30  # variables whose weights say something when all are taken at once
 
 
+@quietly
 def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None = None) -> Diagnosis:
     """See `Fit.diagnose`."""
     n = whole_number("n", n, _LEAST_DRAWS)

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 
 from pyturingvi.diagnosis.trend import Row, last_third
+from pyturingvi.support.quiet import quietly
 
 
+@quietly
 def convergence_problems(
     status: str,
     message: str,

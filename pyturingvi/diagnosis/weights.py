@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pyturingvi.support.quiet import quietly
+
 LARGEST_K = 0.7  # above it no sample of a useful size gives a mean that can be relied on
 _PRIOR_DRAWS, _PRIOR_K = 10, 0.5  # a weak prior keeps k-hat of a short tail from wandering
 
@@ -72,6 +74,7 @@ def log_mean_weight(log_ratios: np.ndarray) -> tuple[float, float]:
     return largest + math.log(raw.mean()), error
 
 
+@quietly
 def importance_weights(log_ratios: np.ndarray) -> ImportanceWeights:
     """Smooth and normalize weights given by their logarithms (n,); a NaN counts as weight 0."""
     logs = np.where(np.isnan(log_ratios), -np.inf, log_ratios)

@@ -61,7 +61,7 @@ class Draws:
         dict
             Name of each variable -> (n, ...) array, as `model.constrain` gives.
         """
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):  # of a run that has exploded
             if not local:
                 return self.model.constrain_global(self._draw_globals(n, seed))
             return self.model.constrain(self.sample_unconstrained(n, seed))

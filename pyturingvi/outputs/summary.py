@@ -9,6 +9,7 @@ import numpy as np
 
 from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.models.base import Model
+from pyturingvi.support.quiet import quietly
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +20,7 @@ _LOCAL_NUMBERS = 1 << 24  # in the draws behind a summary of the locals
 COLUMNS = ("mean", "sd", "q5", "median", "q95")
 
 
+@quietly
 def summarize(fit: Fit, n: int, seed: int, local: bool, variables: str | Sequence[str] | None) -> pd.DataFrame:
     """See `Fit.summary`."""
     model = fit.model
