@@ -9,22 +9,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pyturingvi.errors import unknown_name
+from pyturingvi.errors import InputError, unknown_name
 from pyturingvi.layout import Layout
-from pyturingvi.models.irt_answering import Answering
 from pyturingvi.models.irt_answers import Answers
+from pyturingvi.models.irt_data import log_likelihoods, observation, replicates
 from pyturingvi.models.irt_long import LongTable, read_long
+from pyturingvi.models.irt_new import read_new
 from pyturingvi.models.irt_nodes import AbilityIntegrals, grid_for
 from pyturingvi.models.irt_responses import read_responses
+from pyturingvi.models.irt_scoring import abilities, draw_abilities
 from pyturingvi.models.irt_sparse import SparseTable
 from pyturingvi.models.irt_tables import ResponseTable, codes_of_signs, table_of_answers, table_of_codes
 from pyturingvi.models.labels import Labels
+from pyturingvi.models.observed import Observation
+from pyturingvi.models.one_pass import OnePassModel
 from pyturingvi.models.parts import LOG_2PI, refuse_outside, squared_norms, take_natural
 from pyturingvi.priors import HalfStudentT
 from pyturingvi.priors.of_model import ScalePriors
+from pyturingvi.support.arguments import whole_number
 from pyturingvi.support.array_namespace import Array, address_of, namespace_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from pyturingvi.bridge.runtime import Runtime
 
 _LOG_T4 = float(np.log(3.0 / 8.0))  # density of Student-t(4) at 0
@@ -33,7 +40,7 @@ _BETA = {"easiness": 0.5, "difficulty": -0.5}  # half the sign of beta_k + mu_be
 _LARGEST_TABLE = 1 << 22  # places: 4 MiB in a file
 
 
-class ItemResponse(Answering):
+class ItemResponse(OnePassModel):
     """Two-parameter logistic ("2PL") item response model (paper, "Probabilistic Models and Datasets").
 
     Student j answers item k rightly with logit `gamma_k*alpha_j + beta_k + mu_beta`. Priors: `mu_beta` is
@@ -106,6 +113,64 @@ class ItemResponse(Answering):
             not 0, 1 or missing.
         """
         return cls(read_long(df, student, item, response), **options)
+
+    def score(
+        self,
+        fit: Any,
+        responses: Any,
+        *,
+        student: str | None = None,
+        item: str | None = None,
+        response: str | None = None,
+        n_draws: int = 0,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Abilities of new students, with the items as `fit` has them: expected a posteriori (EAP) scores.
+
+        A student's ability has the prior N(0, 1) of the model, and its posterior given the items is integrated by
+        quadrature: nothing is fitted, and students do not change each other's scores. The items stay what the fit
+        made of them; new answers do not move them.
+
+        Parameters
+        ----------
+        fit : Fit
+            Of this model, or of one with the same items.
+        responses : (J, K) array, DataFrame or pyarrow Table
+            As in `ItemResponse`; one student is enough. Columns of a DataFrame are the names of items, in any order,
+            and items that were not given may be left out; an array has all K items in the order of the model.
+        student, item, response : str, optional
+            Names of the columns, where `responses` is a long table, one row a response.
+        n_draws : int
+            0 fixes the items at the fit's location: `log gamma`, `beta` and `mu_beta` at their means. From 2 on, the
+            posterior is averaged over as many draws of the items from the fit, so that `sd` has their uncertainty.
+        seed : int
+            Of these draws.
+
+        Returns
+        -------
+        DataFrame
+            One row a student, under its label; columns mean and sd of the posterior, and n_answers.
+
+        Raises
+        ------
+        InputError
+            If the fit is of other items, a table is none that `ItemResponse` could read, has an item that the model
+            has not, or a student without an answer, for whom the prior would be all there is.
+        """
+        import pandas as pd
+
+        if not isinstance(getattr(fit, "model", None), ItemResponse) or fit.model._items != self._items:
+            what = f"a fit of {fit.model!r}" if hasattr(fit, "model") else repr(fit)
+            raise InputError(f"score: fit must be a fit of this model or of one with the same items, got {what}.")
+        n_draws = whole_number("n_draws", n_draws, 0)
+        if n_draws == 1:
+            raise InputError("score: n_draws must be 0 (items fixed) or at least 2, got 1.")
+        answers, students = read_new(responses, self._items, (student, item, response), "score")
+        location = self.constrain_global(fit.location[: self.layout.n_global])
+        items = fit.sample(n_draws, seed, local=False) if n_draws else location
+        mean, sd = abilities(answers, items["gamma"], self._intercepts(items))
+        columns = {"mean": mean, "sd": sd, "n_answers": np.bincount(answers.students)}
+        return pd.DataFrame(columns, index=pd.Index(students.typed, name="student"))
 
     # ---- names --------------------------------------------------------------------------------------------
     @property
@@ -289,7 +354,43 @@ class ItemResponse(Answering):
                 out[:, n_global:] = weights * (slopes - alpha)
             return self._add_normalizers(-0.5 * chi.sum(axis=1), z, 0), local
 
-    # ---- natural space ------------------------------------------------------------------------------------
+    # ---- data ---------------------------------------------------------------------------------------------
+    def _observations(self) -> dict[str, Observation]:
+        return {"responses": observation(self._table.answers(), self._students, self._items)}
+
+    def _log_likelihood(self, points: np.ndarray) -> dict[str, np.ndarray]:
+        return {"responses": log_likelihoods(self._table.answers(), *self._abilities_and_items(points))}
+
+    def _replicate(self, points: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {"responses": replicates(self._table.answers(), *self._abilities_and_items(points), rng)}
+
+    def _abilities_and_items(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        found = self._constrain_global(points[:, : self.layout.n_global])
+        return found["gamma"], self._intercepts(found), points[:, self.layout.n_global :]
+
+    def _intercepts(self, items: Mapping[str, np.ndarray]) -> np.ndarray:
+        """What is added to `gamma_k alpha_j` in the logit, (M, K)."""
+        centre: np.ndarray = items["beta"] + items["mu_beta"][:, None]
+        return centre if self._half > 0 else -centre
+
+    def _predict(
+        self,
+        points: np.ndarray,
+        new: Any,
+        rng: np.random.Generator,
+        student: str | None = None,
+        item: str | None = None,
+        response: str | None = None,
+    ) -> dict[str, np.ndarray]:
+        answers, _ = read_new(new, self._items, (student, item, response), "predict", silent_allowed=True)
+        gamma, centre, _ = self._abilities_and_items(points)
+        alpha = draw_abilities(answers, gamma, centre, rng)
+        found = np.empty((*alpha.shape, self.n_items), dtype=np.int8)
+        for m in range(len(alpha)):
+            logits = gamma[m] * alpha[m][:, None] + centre[m]
+            found[m] = logits > rng.logistic(size=logits.shape)
+        return {"alpha": alpha, "responses": found}
+
     def _draw_prior(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         found = {"mu_beta": rng.standard_t(4, n), **self.priors.draw(rng, n)}
         with np.errstate(over="ignore"):
@@ -297,6 +398,7 @@ class ItemResponse(Answering):
         found["beta"] = found["s_beta"][:, None] * rng.standard_normal((n, self.n_items))
         return found
 
+    # ---- natural space ------------------------------------------------------------------------------------
     def _constrain_global(self, z: Array) -> dict[str, Array]:
         xp, n_items = namespace_of(z), self.n_items
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
