@@ -2,10 +2,10 @@
 
 The fit holds each local as wide for one value of the globals as for another. Where the density does not, as in a funnel
 or about the scale of a hierarchy, the mass that it has at some globals differs from what the fit has seen, and the log
-weights of the globals bend (`from_slopes`). Their slope and curvature over a few pairs of draws say which means and
-standard deviations may be off; more pairs are drawn where that is in doubt. Standard deviations are then looked at
-along a line of each of these globals, farther out than draws reach: scales near 0 have a long tail that shows only
-there.
+weights of the globals bend (`from_slopes`, or `chain_slopes` where each local depends on its neighbours). Their slope
+and curvature over a few pairs of draws say which means and standard deviations may be off; more pairs are drawn where
+that is in doubt. Standard deviations are then looked at along a line of each of these globals, farther out than draws
+reach: scales near 0 have a long tail that shows only there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pyturingvi.diagnosis.chain_slopes import ChainIntegrals
 from pyturingvi.diagnosis.from_slopes import SlopeIntegrals
 from pyturingvi.diagnosis.moves import without_outliers
 from pyturingvi.errors import InputError
@@ -32,6 +33,7 @@ _LARGEST_CURVATURE = 0.8  # a standard deviation somewhat over twice as large: f
 _SURE = 3.0  # standard errors
 _DOUBTED = 1.2  # a factor of a standard deviation from which its line is looked at
 _FEWEST_LINES, _MOST_LINES = 2, 8
+_NEAR, _MOST_NEAR = 2.0, 40  # how far out, and for how many globals, it is first seen which lines bend
 _ALONG = np.array([-6.0, -4.5, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.5, 6.0])
 _FINE = np.linspace(-6.0, 6.0, 481)
 _REACH = 100.0  # robust standard deviations: squares have long tails of their own
@@ -112,10 +114,10 @@ def check_globals(model: Model, bound: BoundFamily, flat: np.ndarray, seed: int,
     with one_blas_thread(), np.errstate(all="ignore"):
         try:
             root = GlobalsAndLocals.of(bound, flat).scale
-            integrals = SlopeIntegrals(model, bound, flat, source)
+            integrals = _integrals(model, bound, flat, source) if d_z else None
         except (InputError, np.linalg.LinAlgError):  # a family without a scale, or without slopes of its base
             return None
-        if not d_z or not integrals.separate(np.zeros(d_z)):
+        if integrals is None:
             return None
         most = int(np.clip(n_rows // (2 * integrals.cost), _FEWEST_PAIRS, _MOST_PAIRS))
         noise, odd, even = np.empty((0, d_z)), np.empty(0), np.empty(0)
@@ -134,24 +136,43 @@ def check_globals(model: Model, bound: BoundFamily, flat: np.ndarray, seed: int,
         return None if found is None else _finite(_along_lines(found, integrals, root, n_lines))
 
 
+def _integrals(
+    model: Model, bound: BoundFamily, flat: np.ndarray, source: np.random.Generator
+) -> SlopeIntegrals | ChainIntegrals | None:
+    """Those for locals that are independent given the globals, or for a chain of them; None where they are neither."""
+    middle = np.zeros(model.layout.n_global)
+    one_by_one = SlopeIntegrals(model, bound, flat, source)
+    if one_by_one.separate(middle):
+        return one_by_one
+    chain = ChainIntegrals(model, bound, flat, source)
+    return chain if chain.separate(middle) else None
+
+
 def _finite(found: GlobalsCheck) -> GlobalsCheck | None:
     """Nothing where a run has gone astray so far that figures overflow."""
     figures = (found.shift, found.shift_error, found.ratio, found.ratio_low, found.ratio_high)
     return found if all(np.isfinite(one).all() for one in figures) and (found.ratio_low > 0).all() else None
 
 
-def _along_lines(found: GlobalsCheck, integrals: SlopeIntegrals, root: np.ndarray, n_lines: int) -> GlobalsCheck:
+def _along_lines(
+    found: GlobalsCheck, integrals: SlopeIntegrals | ChainIntegrals, root: np.ndarray, n_lines: int
+) -> GlobalsCheck:
     """The same with the standard deviations that the density has along the lines of the globals that may be off most.
 
     A line goes through the fit's mean, the other globals as they go with this one. What no line was drawn for is not
-    said to be off. Means do not come from lines: they have the average of the slopes over all the others.
+    said to be off. Means do not come from lines: they have the average of the slopes over all the others. But none is
+    said to move one way where its line leans the other.
     """
     sizes = np.maximum(found.ratio_high, 1 / found.ratio_low)
     doubted = (sizes > _DOUBTED) | (np.abs(found.shift) + _SURE * found.shift_error > MOVED)
+    shift_error = found.shift_error.copy()
     ratio, low, high = found.ratio.copy(), np.minimum(found.ratio_low, 1.0), np.maximum(found.ratio_high, 1.0)
     order = np.argsort(-sizes, kind="stable")
     doubted[order[:_FEWEST_LINES]] = True  # draws that stay near see nothing of tails that begin farther out
-    for k in [k for k in order if doubted[k]][:n_lines]:
+    chosen = order[doubted[order]]
+    if len(chosen) > n_lines:
+        chosen = _most_bent(chosen[:_MOST_NEAR], integrals, root)
+    for k in chosen[:n_lines]:
         line = root[k] / np.linalg.norm(root[k])
         logs = integrals.log_ratio(_ALONG[:, None] * line)
         if not np.isfinite(logs).all():
@@ -161,8 +182,21 @@ def _along_lines(found: GlobalsCheck, integrals: SlopeIntegrals, root: np.ndarra
         logs = PchipInterpolator(_ALONG, logs - logs[len(logs) // 2])(_FINE) - 0.5 * _FINE**2
         density = np.exp(logs - logs.max())
         density /= density.sum()
-        ratio[k] = low[k] = high[k] = np.sqrt(density @ (_FINE - density @ _FINE) ** 2)
-    return replace(found, ratio=ratio, ratio_low=low, ratio_high=high)
+        mean = density @ _FINE
+        ratio[k] = low[k] = high[k] = np.sqrt(density @ (_FINE - mean) ** 2)
+        if mean * found.shift[k] < 0:  # a long tail, which slopes in the middle lead away from: no direction is sure
+            shift_error[k] = max(shift_error[k], abs(found.shift[k]))
+    return replace(found, shift_error=shift_error, ratio=ratio, ratio_low=low, ratio_high=high)
+
+
+def _most_bent(chosen: np.ndarray, integrals: SlopeIntegrals | ChainIntegrals, root: np.ndarray) -> np.ndarray:
+    """These globals, first those whose lines bend most: pairs that are few for so many globals hardly tell."""
+    lines = _NEAR * root[chosen] / np.linalg.norm(root[chosen], axis=1)[:, None]
+    logs = integrals.log_ratio(np.concatenate([np.zeros_like(lines[:1]), lines, -lines]))
+    here, there = logs[1:].reshape(2, -1)
+    curvature = np.nan_to_num((here + there - 2 * logs[0]) / _NEAR**2)
+    bent = np.abs(np.log(1 - np.minimum(curvature, _LARGEST_CURVATURE)))
+    return np.asarray(chosen[np.argsort(-bent, kind="stable")])
 
 
 def _moves(

@@ -16,9 +16,9 @@ import numpy as np
 from pyturingvi.families.base import BoundFamily
 from pyturingvi.models.base import Model
 
-_CHUNK_BYTES = 1 << 20  # what the model computes on should stay in cache
-_FLATTEST = 1 / 16  # curvature that a local has at least, in units of the fit's
-_SEPARATE = 0.05  # change of the curvatures when the others move otherwise, beyond which locals depend on each other
+CHUNK_BYTES = 1 << 20  # what the model computes on should stay in cache
+FLATTEST = 1 / 16  # curvature that a local has at least, in units of the fit's
+SEPARATE = 0.05  # change of the curvatures when the others move otherwise, beyond which locals depend on each other
 
 
 class SlopeIntegrals:
@@ -54,11 +54,11 @@ class SlopeIntegrals:
             return True
         first, second = (self._expand(noise[None], sides)[2] for sides in (self.sides, self._other_sides))
         change = float(((first - second) ** 2).sum())
-        return change <= _SEPARATE**2
+        return change <= SEPARATE**2
 
     def log_ratio(self, noise: np.ndarray) -> np.ndarray:
         """`log p(z, x) - log q(z)` (n,) where the globals' noise is (n, d_z)."""
-        rows = max(1, _CHUNK_BYTES // (8 * self.model.dim))
+        rows = max(1, CHUNK_BYTES // (8 * self.model.dim))
         return np.concatenate([self._chunk(noise[first : first + rows]) for first in range(0, len(noise), rows)])
 
     def _chunk(self, noise: np.ndarray) -> np.ndarray:
@@ -70,7 +70,7 @@ class SlopeIntegrals:
         else:
             values, vectors = np.linalg.eigh(curvature)
             along = np.einsum("mnij,mni->mnj", vectors, slope)
-        rest = np.maximum(1 - values, _FLATTEST)
+        rest = np.maximum(1 - values, FLATTEST)
         return np.asarray(middle + 0.5 * (along * along / rest - np.log(rest) - values).sum(axis=(1, 2)))
 
     def _expand(self, noise: np.ndarray, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -108,7 +108,7 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
         elif check is not None and check.told:
             pass  # it says more
         elif check is None or not found.has_locals:
-            why = "the locals of this model cannot be integrated out one by one"
+            why = "the locals of this model can be integrated out neither one by one nor as a chain"
             why = why if found.has_locals else "it has no locals that could be integrated out"
             yield 1, f"Whether the globals are right cannot be told from the fit: {always}, and {why}. {reference}"
         else:
