@@ -60,11 +60,29 @@ def test_a_call_takes_keywords_and_tells_a_wrong_one() -> None:
     f = runtime.seval("(x; args=1, y=2) -> x + 10y + 100args")
     assert runtime.call(f, 5, y=4, args=3) == 345
     assert runtime.call(f, 5) == 125
+    names = runtime.seval("(x; keywords...) -> string(x, keys(keywords))")
+    assert runtime.call(names, 7, late=1, early="a", middle=None) == "7(:early, :late, :middle)"
     for arguments, keywords in (((5,), {"z": 1}), ((), {}), (("a",), {})):
         with pytest.raises(JuliaError, match=r"MethodError: no method matching") as caught:
             runtime.call(f, *arguments, **keywords)
         assert caught.value.kind == "MethodError"
         assert "\n" not in str(caught.value)
+
+
+def test_a_first_fit_calls_what_was_compiled_with_the_package(real: JuliaEnvironment) -> None:
+    """No method instance of the calls that take a model and a family is made anew."""
+    code = """
+    runtime = tv.start_julia()
+    count = runtime.seval('''P -> map((P.start_session, P.start_natural_session, P.advance_natural!)) do f
+        instances(m) = count(!isnothing, Base.specializations(m))
+        sum(instances, methods(Core.kwcall, (Any, typeof(f), Vararg)))
+    end''')
+    before = [int(n) for n in runtime.call(count, runtime.module)]
+    fit()
+    fit(optimizer=tv.NaturalGradient(), n_iterations=None, elbo_every=None)
+    print([int(n) for n in runtime.call(count, runtime.module)] == before, min(before) > 3)
+    """
+    assert run(code, real) == ["True True"]
 
 
 def test_a_second_ctrl_c_ends_a_run_at_once_and_leaves_julia_usable(isotropic: tv.models.Model) -> None:

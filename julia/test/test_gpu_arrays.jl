@@ -26,7 +26,7 @@ end
 const ON_GPU_ARRAYS = let families = [ALL_FAMILIES; P.Structured(P.Laplace())]
     rules = [("Adam", P.adam(), 1e-2), ("proximal SGD", P.sgd(P.ProximalEntropy()), 1e-3)]
     whole = vec([(model, family, rule) for rule in rules, family in families, model in MODELS[1:3]])
-    # each family with each rule, once, and each model four times
+    # each family with each rule, the models in turn
     WHOLE_PRODUCTS ? whole : [(MODELS[mod1(k + r, 3)], family, rule) for (k, family) in enumerate(families) for (r, rule) in enumerate(rules)]
 end
 
