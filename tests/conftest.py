@@ -77,6 +77,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest begin first, so that none is left over for one process at the end."""
     items.sort(key=lambda item: item.path.name not in _LONG)
+    _leave_most_of_products_to_slow([item for item in items if item.get_closest_marker("in_turn")])
+
+
+def _leave_most_of_products_to_slow(items: list[Any]) -> None:
+    """Of the products of tests marked `in_turn`, each value stays with others in turn; the rest is slow."""
+    sizes: dict[Any, dict[str, int]] = {}
+    for item in items:
+        known = sizes.setdefault(item.function, {})
+        for name, index in item.callspec.indices.items():
+            known[name] = max(known.get(name, 0), index + 1)
+    for item in items:
+        if sum(item.callspec.indices.values()) % min(sizes[item.function].values()):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:
@@ -196,7 +209,8 @@ def irt() -> tv.models.Model:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that asks for `bundled_model` is made for each: only then are the models built."""
-    if "bundled_model" in metafunc.fixturenames:
+    own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "bundled_model" in metafunc.fixturenames and "bundled_model" not in own:
         from model_checks import BUNDLED
 
         metafunc.parametrize("bundled_model", list(BUNDLED), indirect=True)

@@ -477,6 +477,11 @@ def test_a_mistake_in_the_command_is_one_line(command: Any) -> None:
 
 # ---- Julia itself -------------------------------------------------------------------------------------------
 @pytest.mark.julia
+@pytest.mark.parametrize(
+    "bundled_model",
+    ["poisson", *(pytest.param(name, marks=pytest.mark.slow) for name in ("isotropic", "irt", "volatility"))],
+    indirect=True,
+)
 def test_julia_agrees(bundled_model: tv.models.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "_TIMED_SECONDS", 1e-3)
     families = ["mean-field", "structured", tv.Structured(standardized=False), "markov", "full-rank"]

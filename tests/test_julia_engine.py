@@ -92,6 +92,7 @@ def test_float32_points_lose_no_nats_at_large_counts(count: float) -> None:
     np.testing.assert_allclose(values, model.log_density(points.astype(float)), rtol=0, atol=2e-3)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("rule", [tv.Adam(1e-2), tv.SGD(1e-4), tv.ProximalSGD(1e-4), tv.ProjectedSGD(1e-4, 0.05)])
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.label} {family!r}"[:60])
 def test_the_same_noise_leads_to_the_same_parameters(

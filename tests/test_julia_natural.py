@@ -59,6 +59,7 @@ def test_the_same_noise_leads_to_the_same_parameters(
     np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-10 * abs(expected.params).max())
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.label} {family!r}"[:60])
 def test_the_globals_own_rate_makes_the_same_steps(bundled_model: tv.models.Model, family: tv.families.Family) -> None:
     """A plan never gives them one where the noise is given, so that the legs are given, too."""
@@ -125,6 +126,7 @@ def test_so_it_does_in_pieces(name: str, family: str) -> None:
     np.testing.assert_allclose(found.params, expected.params, rtol=0, atol=1e-10 * abs(expected.params).max())
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", [tv.Structured, tv.Markov])
 @pytest.mark.parametrize("base", BASES, ids=str)
 def test_every_base_and_float32(irt: tv.models.Model, base: Any, kind: Any) -> None:
@@ -173,6 +175,7 @@ def test_volatility_is_fitted_as_the_numpy_engine_does_it_where_nothing_is_said(
 
 
 # ---- runs -------------------------------------------------------------------------------------------------
+@pytest.mark.filterwarnings("ignore:.*The fit converged, but do not trust it")  # of a short series
 def test_the_seed_gives_the_same_fit_again_and_another_gives_another(bundled_model: tv.models.Model) -> None:
     one, two, other = (fit(bundled_model, seed=seed, n_iterations=100) for seed in (5, 5, 10**30))
     np.testing.assert_array_equal(one.params, two.params)

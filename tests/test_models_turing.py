@@ -641,7 +641,9 @@ def test_a_saved_fit_can_be_loaded_and_used(tmp_path: Path) -> None:
 
 
 @julia
-@pytest.mark.parametrize("which", KINDS)
+@pytest.mark.parametrize(
+    "which", ["varying", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "varying")]
+)
 def test_pickle_and_state_keep_the_model(which: str) -> None:
     model = turing_model(which)
     assert_survives_pickle_and_state(model, points_for(model))

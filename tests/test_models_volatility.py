@@ -161,6 +161,7 @@ def test_days_without_any_return_keep_their_place() -> None:
 
 
 @pytest.mark.julia
+@pytest.mark.slow  # julia/test/test_turing.jl, and the parametrizations, have the same lines
 def test_missing_returns_are_left_out_of_the_turing_form() -> None:
     model = StochasticVolatility(with_missing(make(12, 2).returns, 5))
     runtime = tv.start_julia()

@@ -16,6 +16,7 @@ from pyturingvi.errors import EngineError, InputError, MemoryLimitError
 from pyturingvi.referee import run, turing
 
 julia = pytest.mark.julia
+_ONE_IN_FOUR = ["poisson", *(pytest.param(name, marks=pytest.mark.slow) for name in ("isotropic", "irt", "volatility"))]
 
 
 @julia
@@ -64,6 +65,7 @@ def test_the_seed_decides() -> None:
 
 @julia
 @pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")  # of few draws
+@pytest.mark.parametrize("bundled_model", _ONE_IN_FOUR, indirect=True)
 def test_bundled_models_run_in_their_turing_form(bundled_model: tv.models.Model) -> None:
     draws = tv.sample_nuts(bundled_model, 10, 20, 2, ad="reversediff", progress=False)
     assert draws.points.shape == (2, 10, bundled_model.dim)

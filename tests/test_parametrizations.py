@@ -262,6 +262,7 @@ def test_the_turing_form_has_the_same_density(name: str) -> None:
 
 
 @pytest.mark.julia
+@pytest.mark.slow  # test_nuts.py draws from a Turing form, and the densities are compared above
 @pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")  # of few draws
 def test_draws_of_the_turing_form_are_points_of_the_model() -> None:
     """Where a chain has gone to, the package's own density is far above that of the starts."""

@@ -21,7 +21,9 @@ const WHOLE_PRODUCTS = "users" in ARGS  # else of models, families and rules som
     # in this test environment only if it supplies the package
     isnothing(Base.find_package("Aqua")) || include("test_quality.jl")
     isnothing(Base.find_package("JLArrays")) || include("test_gpu_arrays.jl")
-    isnothing(Base.find_package("Turing")) || include("test_turing.jl")
     # minutes of compilation: with `users` among the arguments only
-    "users" in ARGS && include("test_turing_users.jl")
+    if "users" in ARGS
+        include("test_turing.jl")
+        include("test_turing_users.jl")
+    end
 end
