@@ -93,7 +93,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"family": get_family(self.family), "optimizer": get_rule(self.optimizer)}
-        _check_by_itself(checked["optimizer"])
         by_itself = checked["optimizer"].ends_by_itself
         for name, usual in (*_PROTOCOL.items(), ("elbo_samples", None)):
             value = getattr(self, name)
@@ -196,21 +195,6 @@ class Settings:
             "location": digest(location) if isinstance(location, np.ndarray) else location,
             "scale": digest(self.init_scale) if isinstance(self.init_scale, np.ndarray) else self.init_scale,
         }
-
-
-def _check_by_itself(rule: Rule) -> None:
-    """Refuse a rule of the user's own that would not run as it says: the loop that ends by itself makes the steps."""
-    name = type(rule).__qualname__
-    if rule.ends_by_itself and not isinstance(rule, NaturalGradient):
-        raise InputError(
-            f"optimizer: {name}.ends_by_itself is True, but only tv.NaturalGradient can end by itself; leave it False, "
-            "and fit makes n_iterations updates."
-        )
-    if isinstance(rule, NaturalGradient) and type(rule).start is not NaturalGradient.start:
-        raise InputError(
-            f"optimizer: the start of {name} would never be called, since natural gradients are stepped by a loop of "
-            "their own; make it a subclass of tv.optimize.Rule."
-        )
 
 
 def _positive(name: str, value: Any) -> float | np.ndarray:

@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import numpy as np
+import pytest
 
 import pyturingvi as tv
 from pyturingvi.models import Model
@@ -29,6 +30,9 @@ def _small_models() -> dict[str, Model]:
 
 
 BUNDLED = _small_models()  # one of each bundled model, which tests of everything else run on too: see conftest.py
+
+# for what takes long with each: the others are slow
+ONE_BUNDLED = [name if name == "poisson" else pytest.param(name, marks=pytest.mark.slow) for name in BUNDLED]
 
 # every form of every bundled family, which both engines have
 FAMILIES = [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -138,3 +140,13 @@ def unsupported_numbers(page: Page) -> list[str]:
     wanted = [number.rstrip(",.") for number in NUMBER.findall(prose)]
     decimals = [number for number in wanted if "." in number]
     return [n for n in decimals if not any(abs(abs(value(n)) - abs(k)) <= 0.51 * unit(n) for k in known)]
+
+
+def docs_script(name: str) -> ModuleType:
+    """A script of `docs/`, which is no package, as a module."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent.parent / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

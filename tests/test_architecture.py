@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from page_blocks import docs_script
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyturingvi"
@@ -20,11 +20,7 @@ SPOKEN_BY_ALL = {"settings", "layout", "errors"}
 
 @pytest.fixture(scope="module")
 def drawing() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("draw_architecture", ROOT / "docs" / "draw_architecture.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = docs_script("draw_architecture")
     module.module_graph = functools.cache(module.module_graph)  # it parses all sources
     return module
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from model_checks import BUNDLED
+from model_checks import BUNDLED, ONE_BUNDLED
 from targets import GaussianTarget
 from typer.testing import CliRunner
 
@@ -477,11 +477,7 @@ def test_a_mistake_in_the_command_is_one_line(command: Any) -> None:
 
 # ---- Julia itself -------------------------------------------------------------------------------------------
 @pytest.mark.julia
-@pytest.mark.parametrize(
-    "bundled_model",
-    ["poisson", *(pytest.param(name, marks=pytest.mark.slow) for name in ("isotropic", "irt", "volatility"))],
-    indirect=True,
-)
+@pytest.mark.parametrize("bundled_model", ONE_BUNDLED, indirect=True)
 def test_julia_agrees(bundled_model: tv.models.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "_TIMED_SECONDS", 1e-3)
     families = ["mean-field", "structured", tv.Structured(standardized=False), "markov", "full-rank"]

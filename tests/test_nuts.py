@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_checks import ONE_BUNDLED
 from turing_sources import schools_by_quadrature, turing_model
 
 import pyturingvi as tv
@@ -16,7 +17,6 @@ from pyturingvi.errors import EngineError, InputError, MemoryLimitError
 from pyturingvi.referee import run, turing
 
 julia = pytest.mark.julia
-_ONE_IN_FOUR = ["poisson", *(pytest.param(name, marks=pytest.mark.slow) for name in ("isotropic", "irt", "volatility"))]
 
 
 @julia
@@ -65,7 +65,7 @@ def test_the_seed_decides() -> None:
 
 @julia
 @pytest.mark.filterwarnings("ignore::pyturingvi.errors.ConvergenceWarning")  # of few draws
-@pytest.mark.parametrize("bundled_model", _ONE_IN_FOUR, indirect=True)
+@pytest.mark.parametrize("bundled_model", ONE_BUNDLED, indirect=True)
 def test_bundled_models_run_in_their_turing_form(bundled_model: tv.models.Model) -> None:
     draws = tv.sample_nuts(bundled_model, 10, 20, 2, ad="reversediff", progress=False)
     assert draws.points.shape == (2, 10, bundled_model.dim)

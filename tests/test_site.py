@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 import yaml
-from page_blocks import Page, differences, read_page, unsupported_numbers
+from page_blocks import Page, differences, docs_script, read_page, unsupported_numbers
 
 import pyturingvi as tv
 from pyturingvi.cli import app
@@ -26,11 +26,7 @@ pytestmark = pytest.mark.docs
 
 @pytest.fixture
 def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_reference", ROOT / "docs" / "site_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = docs_script("site_reference")
     return module
 
 

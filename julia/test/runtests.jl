@@ -22,7 +22,7 @@ const WHOLE_PRODUCTS = "users" in ARGS  # else of models, families and rules som
     isnothing(Base.find_package("Aqua")) || include("test_quality.jl")
     isnothing(Base.find_package("JLArrays")) || include("test_gpu_arrays.jl")
     # minutes of compilation: with `users` among the arguments only
-    if "users" in ARGS
+    if WHOLE_PRODUCTS
         include("test_turing.jl")
         include("test_turing_users.jl")
     end

@@ -215,12 +215,13 @@ def _model(
 
 def _refined(fit: Fit, progress: bool, *, wanted: bool) -> Fit:
     """The fit refined; where nobody asked for it and it cannot be, the fit itself, with the reason told."""
+    from pyturingvi.diagnosis.shape import REFINE
     from pyturingvi.fitting import refined
 
     if wanted:
         return refined(fit, progress=progress)
     for advice in fit.advice:
-        note(f"{advice.partition(' fit.refine()')[0]} They are corrected now (--no-refine leaves them).")
+        note(f"{advice.removesuffix(REFINE)}They are corrected now (--no-refine leaves them).")
     try:
         return refined(fit, progress=progress)
     except (InputError, MemoryLimitError) as error:

@@ -171,8 +171,10 @@ def _no_number(values: pd.Series[Any]) -> str:
     """The first cell of a column of text that is no number, in words."""
     import pandas as pd
 
-    odd = (pd.to_numeric(values.astype(str), errors="coerce").isna() & values.notna()).to_numpy()
-    row = int(np.argmax(odd))
+    from pyturingvi.models.checks import is_written_number
+
+    odd = (row for row, cell in enumerate(values) if not (pd.isna(cell) or is_written_number(cell)))
+    row = next(odd, 0)
     return f"{str(values.iloc[row])!r} in row {row} (counted from 0)"
 
 

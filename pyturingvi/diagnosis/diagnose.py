@@ -57,11 +57,10 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
     check_draws_memory(n, model.layout.n_global + keep + 1, "diagnose")
     ratios, z, noise = log_ratios(model, bound, fit.params, n, seed, keep)
     mean = bound.location(fit.params)[: model.layout.n_global]
-    with np.errstate(all="ignore"):  # of a run that has exploded
-        sd, spread = z.std(axis=0, ddof=1), float(ratios.std(ddof=1))
+    sd, spread = z.std(axis=0, ddof=1), float(ratios.std(ddof=1))
     moves, root = None, None
     try:
-        with one_blas_thread(), np.errstate(all="ignore"):
+        with one_blas_thread():
             source = generator(np, seed, SAMPLE_STREAM, 3)
             if fit.refined is not None:
                 moves, root = _moves_of_refined(fit.refined, GlobalsAndLocals.of(bound, fit.params))
@@ -79,7 +78,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "capped": fit.spec.n_iterations is None,
         "astray": fit.astray,
         "dim": model.dim,
-        "elbo": _finite_mean(ratios),
+        "elbo": float(ratios.mean()),
         "elbo_error": spread / float(np.sqrt(n)),
         "spread": spread,
         "joint": importance_weights(ratios) if fit.refined is None else fit.refined.importance,
@@ -97,9 +96,8 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
     if fit.refined is not None:
         found |= _of_refined(fit.refined, labels, with_others=bool(others))
     if moves is not None and root is not None and len(labels):
-        with np.errstate(all="ignore"):
-            sd = np.sqrt(np.einsum("ij,ij->i", root, root))
-            found["globals"] = _of_globals(moves, root, sd, labels)
+        sd = np.sqrt(np.einsum("ij,ij->i", root, root))
+        found["globals"] = _of_globals(moves, root, sd, labels)
     if others:
         found |= _restarts(fit, others, n, mean, sd, labels)
     return Diagnosis(f"{model.label}, {fit.family.label}", Findings(**found), mean, sd, labels)
@@ -128,11 +126,6 @@ def _of_refined(refined: Refinement, labels: list[str], *, with_others: bool) ->
     far_out += [refined.coarse_words] if refined.coarse else []
     far_out += [words for words in [refined.vague_words(labels)] if words]
     return {"spread": float(np.log(weights).std()), "far_out": far_out, **bound}
-
-
-def _finite_mean(values: np.ndarray) -> float:
-    with np.errstate(all="ignore"):
-        return float(values.mean())
 
 
 def _gain(fit: Fit) -> tuple[float, float] | None:
@@ -190,7 +183,7 @@ def _restarts(
     for seed in seeds:
         other = restart(fit.model, fit.spec, fit.params, seed)
         ratios, _, _ = log_ratios(fit.model, bound, other.params, n, seed, 0)
-        elbo = _finite_mean(ratios) if other.status != "diverged" else -np.inf
+        elbo = float(ratios.mean()) if other.status != "diverged" else -np.inf
         apart = np.abs(bound.location(other.params)[: len(mean)] - mean) / sd
         worst = int(np.argmax(apart)) if len(apart) else -1
         where = (float(apart[worst]), labels[worst]) if len(apart) else (0.0, "")

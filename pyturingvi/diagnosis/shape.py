@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _COARSE = 0.1  # of a standard deviation between two neighbouring numbers
 _SHARE = 0.08  # of a fit's gradients that the check of its globals may take
-_REFINE = "fit.refine(), or tv.fit(..., refine=True), corrects the globals."
+REFINE = "fit.refine(), or tv.fit(..., refine=True), corrects the globals."
 
 
 def coarse_problems(fit: Fit, seed: int) -> list[str]:
@@ -52,7 +52,7 @@ def shape_problems(fit: Fit, seed: int) -> tuple[list[str], list[str]]:
         f"With the locals integrated out, {check.words}." if model.layout.n_local else f"By the slopes, {check.words}."
     )
     if refinable:
-        return [], [f"{words} {_REFINE}"]
+        return [], [f"{words} {REFINE}"]
     return [f"{DISTRUST} {words} tv.sample_nuts is the reference. {MORE}"], []
 
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from pyturingvi.families.base import Family
 from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
-from pyturingvi.families.mean_field import MeanField
 from pyturingvi.families.natural import FullRankCoordinates, NaturalCoordinates
-from pyturingvi.families.structured import Structured
+from pyturingvi.families.structured import smaller_stages
 from pyturingvi.families.triangle import column_starts, triangle_pattern, triangle_size
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
@@ -47,8 +46,7 @@ class FullRank(LocationScale):
         return layout.dim
 
     def stages_before(self, layout: Layout) -> list[Family]:
-        smaller = [MeanField(), Structured()] if layout.n_local else [MeanField()]
-        return [*smaller, *self._gaussian_stage()]
+        return [*smaller_stages(layout), *self._gaussian_stage()]
 
     def dense_work(self, layout: Layout) -> int:
         return 3 * layout.dim**2

@@ -15,11 +15,10 @@ import numpy as np
 
 from pyturingvi.families.base import BoundFamily, Family
 from pyturingvi.families.location_scale import BoundLocationScale, LocationScale
-from pyturingvi.families.mean_field import MeanField
 from pyturingvi.families.natural import NaturalCoordinates
 from pyturingvi.families.natural_markov import MarkovCoordinates
 from pyturingvi.families.recursions import covariances, run_backward, run_forward
-from pyturingvi.families.structured import BoundStructured, Structured
+from pyturingvi.families.structured import BoundStructured, Structured, smaller_stages
 from pyturingvi.layout import Layout
 from pyturingvi.support.array_namespace import Array
 
@@ -58,8 +57,7 @@ class Markov(LocationScale):
         return layout.n_global + 2 * layout.local_dim
 
     def stages_before(self, layout: Layout) -> list[Family]:
-        smaller = [MeanField(), Structured()] if layout.n_local else [MeanField()]
-        return [*smaller, *self._gaussian_stage()]
+        return [*smaller_stages(layout), *self._gaussian_stage()]
 
     def column_lengths(self, layout: Layout) -> np.ndarray:
         """Of the entries of C that are parameters: the structured family's. The others follow from them and the A_n."""

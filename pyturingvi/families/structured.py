@@ -91,8 +91,8 @@ class Structured(LocationScale):
         return replace(self, standardized=True)
 
     def stages_before(self, layout: Layout) -> list[Family]:
-        plain = [Structured()] if self.conditional_scale and layout.n_local else []
-        return [MeanField(), *plain, *self._gaussian_stage()]
+        before = smaller_stages(layout) if self.conditional_scale else [MeanField()]
+        return [*before, *self._gaussian_stage()]
 
     def n_params(self, layout: Layout) -> int:
         of_border = layout.local_dim * layout.n_global
@@ -119,6 +119,11 @@ class Structured(LocationScale):
         return runtime.call(
             runtime.module.Structured, self.base_distribution.to_julia(runtime), standardized=self.standardized
         )
+
+
+def smaller_stages(layout: Layout) -> list[Family]:
+    """What a family goes through that is larger than the structured one: `Family.stages_before`."""
+    return [MeanField(), Structured()] if layout.n_local else [MeanField()]
 
 
 class BoundStructured(BoundLocationScale):

@@ -166,7 +166,7 @@ def _numbers(value: Any, what: str) -> np.ndarray:
         array, bad = numbers_of(objects)
         if bad:
             # of a column that one word has made text, that word and not the number in its first row
-            first = next((place for place in bad if not _is_written_number(objects[place])), bad[0])
+            first = next((place for place in bad if not is_written_number(objects[place])), bad[0])
             item, where = objects[first], f" in row {first[0]} (counted from 0)" if first else ""
             raise InputError(
                 f"{what} must hold numbers; {item!r}{where} is of type {type(item).__name__}. "
@@ -180,7 +180,8 @@ def _numbers(value: Any, what: str) -> np.ndarray:
         return np.array(array, dtype=np.float64, order="C")
 
 
-def _is_written_number(item: Any) -> bool:
+def is_written_number(item: Any) -> bool:
+    """Whether it is a number, or text that is one."""
     try:
         float(item)
     except (TypeError, ValueError):
