@@ -219,16 +219,18 @@ class Fit(Draws):
         """Correct the globals: integrate every local out, step q(z) on what is left, and weight its draws.
 
         Where the locals are independent given the globals, the density of the globals alone is a product of integrals
-        over one local each. Natural gradients step a full-rank Gaussian of the globals on it until converged; its draws
-        then get Pareto-smoothed importance weights. Where these can be relied on, as far as their effective sample size
-        tells, the globals' means and standard deviations are those of the posterior, as a long run of NUTS has them.
+        over one local each. Where each depends on its neighbours, as in a time series, it is had from the Gaussian that
+        is nearest to the whole chain, and from draws of that; a model that does not tell its log terms is taken so too.
+        Natural gradients step a full-rank Gaussian of the globals on that density until converged; its draws then get
+        Pareto-smoothed importance weights. Where these can be relied on, as far as their effective sample size tells,
+        the globals' means and standard deviations are those of the posterior, as a long run of NUTS has them.
 
         Parameters
         ----------
         n_nodes : int, optional
             Gauss-Hermite nodes along each variable of a local, or draws where a local has more than two; of item
-            response, nodes of the grid that all abilities share. By default as many as twice the number does not
-            change.
+            response, nodes of the grid that all abilities share; of time series, pairs of draws of the whole chain. By
+            default as many as twice the number does not change.
         n_draws : int
             Weighted draws of the globals, at least 100.
         seed : int
@@ -252,8 +254,8 @@ class Fit(Draws):
         Raises
         ------
         InputError
-            Before any work, where the model's locals are not independent given the globals or it gives no gradients of
-            its log terms (`Model.log_terms_and_gradient`), or the fit diverged.
+            Before any work, where given the globals the model's locals are neither independent nor a chain, where it
+            gives log terms without their gradients (`Model.log_terms_and_gradient`), or the fit diverged.
         """
         from pyturingvi.refine.refine import refine
 

@@ -127,7 +127,7 @@ def test_scales_of_a_local_level_are_warned_of_where_a_grid_has_them_wider(
 ) -> None:
     problem = LocalLevel(n, 1, scales, seed)
     sd = problem.moments()[1]
-    with pytest.warns(tv.ConvergenceWarning, match=r"do not trust it.*locals integrated out.*z\[0\] wider"):
+    with pytest.warns(tv.RefineWarning, match=r"locals integrated out.*z\[0\] wider.*fit\.refine"):
         fit = chain_fit(problem)
     assert sd[0] > 1.3 * fit.global_sds[0]
     found = check_globals(fit.model, fit.family.bind(fit.model.layout), fit.params, 0, 800)
@@ -143,7 +143,7 @@ def test_scales_of_a_local_level_are_warned_of_where_a_grid_has_them_wider(
 def test_the_line_of_a_scale_gives_its_width_where_that_ends_on_it() -> None:
     problem = LocalLevel(100, 1, (1.0, 1.0))
     sd = problem.moments()[1]
-    with pytest.warns(tv.ConvergenceWarning, match=r"z\[0\] wider, z\[1\] wider"):
+    with pytest.warns(tv.RefineWarning, match=r"z\[0\] wider, z\[1\] wider"):
         fit = chain_fit(problem)
     found = check_globals(fit.model, fit.family.bind(fit.model.layout), fit.params, 0, 800)
     assert found is not None
@@ -258,7 +258,7 @@ def test_volatility_is_warned_of_and_integrated_as_a_filter_does() -> None:
     model = tv.models.StochasticVolatility(returns)
     with pytest.warns(tv.ConvergenceWarning):  # of its two starts too
         fit = quick_fit(model, None, None, engine="numpy")
-    assert any("do not trust it" in words and "phi[series1] wider" in words for words in fit.warnings)
+    assert any("phi[series1] wider" in words and "fit.refine()" in words for words in fit.advice)
     bound = fit.family.bind(model.layout)
     integrals = ChainIntegrals(model, bound, fit.params, np.random.default_rng(0))
     parts = integrals.parts

@@ -500,8 +500,8 @@ def test_fit_refines_at_once_or_refuses_before_any_work(poisson: Any) -> None:
     at_once = default_fit(poisson, refine=True)
     assert at_once.refined is not None
     np.testing.assert_array_equal(at_once.params, fit.refine(progress=False).params)
-    with pytest.raises(InputError, match=r"refine cannot help .*StochasticVolatility"):
-        tv.fit(tv.models.StochasticVolatility(np.random.default_rng(7).normal(size=(12, 2))), refine=True)
+    with pytest.raises(InputError, match=r"refine cannot help .*they are no chain"):
+        tv.fit(crossed(), refine=True)
     with pytest.raises(InputError, match="refine must be True or False"):
         tv.fit(poisson, refine=3)  # type: ignore[arg-type]
 
@@ -517,16 +517,23 @@ class WithoutSlopes(tv.models.Model):
         return -0.5 * points[:, 0] ** 2, -0.5 * points[:, 1:] ** 2
 
 
+def crossed() -> tv.models.LogDensity:
+    """Locals that all touch each other."""
+
+    def density(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sums = p[:, 1:].sum(axis=1, keepdims=True)
+        gradient = -p - np.hstack([0 * sums, np.repeat(sums, p.shape[1] - 1, axis=1)])
+        return -0.5 * (p**2).sum(axis=1) - 0.5 * sums[:, 0] ** 2, gradient
+
+    return tv.models.LogDensity(density, tv.Layout(1, 4, 1))
+
+
 def test_where_refining_cannot_help_it_says_so_before_any_work() -> None:
-    volatility = tv.models.StochasticVolatility(np.random.default_rng(7).normal(size=(12, 2)))
     cases = {
-        "StochasticVolatility: each time's volatility depends on that of the time before": volatility,
+        "LogDensity.*pass `terms=`.*they are no chain": crossed(),
         "needs the gradients of log terms, and WithoutSlopes": WithoutSlopes(),
         "has no locals": tv.models.IsotropicGaussian(0, n_global=3),
         "has no globals": tv.models.IsotropicGaussian(3, n_global=0),
-        "LogDensity.*pass `terms=`": tv.models.LogDensity(
-            lambda p: (-0.5 * (p**2).sum(axis=1), -p), tv.Layout(1, 2, 1)
-        ),
     }
     for words, model in cases.items():
         family = tv.Structured().bind(model.layout)

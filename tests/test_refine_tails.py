@@ -251,7 +251,7 @@ def test_integrals_that_change_with_the_nodes_far_out_are_told(monkeypatch: pyte
         return look(nodes, integrals, finer, q, top)
 
     monkeypatch.setattr(Resolution, "coarse", raised)
-    with pytest.warns(tv.ConvergenceWarning, match="Far out along .* change with the number of nodes, which is 4"):
+    with pytest.warns(tv.ConvergenceWarning, match="Far out along .* change with their number of nodes, which is 4"):
         refined = fit.refine(n_nodes=4, progress=False)
     assert refined.refined is not None
     assert refined.refined.coarse == [refined.model.global_labels[1]]

@@ -101,6 +101,12 @@ class GlobalsCheck:
         return np.asarray(order[which[order]])
 
 
+def refinable(model: Model, check: GlobalsCheck | None) -> bool:
+    """Whether `Fit.refine` can integrate the locals out: by log terms, or as the check of a fit did."""
+    by_slopes = check is not None and not model.has_log_terms
+    return bool((model.has_term_gradients or by_slopes) and model.layout.n_global and model.layout.n_local)
+
+
 def check_globals(model: Model, bound: BoundFamily, flat: np.ndarray, seed: int, n_rows: int) -> GlobalsCheck | None:
     """Look at the globals of a converged fit; None where the locals cannot be integrated out in this way.
 

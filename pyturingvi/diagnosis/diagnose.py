@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyturingvi.diagnosis.check import GlobalsCheck, check_globals
+from pyturingvi.diagnosis.check import GlobalsCheck, check_globals, refinable
 from pyturingvi.diagnosis.draws import log_ratios
 from pyturingvi.diagnosis.findings import Findings, GlobalMoves, RestartEnd
 from pyturingvi.diagnosis.integrated import log_marginal
@@ -70,7 +70,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
                 moves, root = _moves_of_all(model, bound, fit.params, noise, source)
     except (InputError, np.linalg.LinAlgError):  # a family without a scale matrix, or one that has gone astray
         moves = None
-    labels = list(model.global_labels)
+    labels, check = list(model.global_labels), _check(fit, bound, n, seed)
     found: dict[str, Any] = {
         "status": fit.status,
         "message": fit.message,
@@ -85,13 +85,13 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "refined": fit.refined is not None,
         "gain": _gain(fit),
         "has_locals": model.layout.n_local > 0,
-        "integrated": integrated,
-        "refinable": integrated and model.has_term_gradients and fit.refined is None,
+        "integrated": integrated or fit.refined is not None,
+        "refinable": fit.refined is None and refinable(model, check),
         "moves": moves,
         "advice": model.advice(),
         "warned": [_bare(words) for words in fit.warnings if words.startswith(DISTRUST) and fit.refined is None],
         "starts": fit.starts,
-        "check": _check(fit, bound, n, seed),
+        "check": check,
     }
     if fit.refined is not None:
         found |= _of_refined(fit.refined, labels, with_others=bool(others))

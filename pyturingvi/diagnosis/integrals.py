@@ -24,11 +24,17 @@ class IntegratedDensity(ABC):
         Bytes that are worked on for a row of globals.
     map : callable
         Goes through the chunks of rows: Python's, or that of `Workers`.
+    tolerance : float
+        Nats: spread over z of what twice the size may change, which is what weights and steps feel.
+    far : float
+        Nats: such a change far out, with twice the size, makes or hides a tail.
     """
 
     size: int
     row_bytes: int
     map: Map = staticmethod(map)
+    tolerance: float = 0.05
+    far: float = 0.3
 
     def log_density(self, z: np.ndarray) -> np.ndarray:
         """Log density (n,) of the globals z (n, d_z)."""
@@ -41,8 +47,16 @@ class IntegratedDensity(ABC):
 
     def chunks(self, z: np.ndarray) -> list[np.ndarray]:
         """Rows of z as many at a time as suit the cache."""
-        rows = max(1, _CHUNK_BYTES // self.row_bytes)
-        return [z[first : first + rows] for first in range(0, len(z), rows)]
+        return [z[first : first + self.rows] for first in range(0, len(z), self.rows)]
+
+    @property
+    def rows(self) -> int:
+        """How many these are."""
+        return max(1, _CHUNK_BYTES // self.row_bytes)
+
+    @abstractmethod
+    def count(self, size: int) -> int:
+        """Nodes of an integral with so many along each variable, or so many draws."""
 
     @abstractmethod
     def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -72,6 +86,9 @@ class GridIntegrals(IntegratedDensity):
 
     def __init__(self, own: Any) -> None:
         self.own, self.size, self.row_bytes = own, own.size, own.row_bytes
+
+    def count(self, size: int) -> int:
+        return size
 
     def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean, variance = self.own.moments(z)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pyturingvi.diagnosis.chained_locals import ChainedLocals
 from pyturingvi.diagnosis.integrals import GridIntegrals, IntegratedDensity
 from pyturingvi.diagnosis.local_draws import draw_locals
-from pyturingvi.diagnosis.nodes import Moments, Rule, move_by_moments, move_by_newton
+from pyturingvi.diagnosis.nodes import Moments, Rule, count_of, move_by_moments, move_by_newton
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.support.registry import defines
@@ -52,6 +53,8 @@ def integrals_of(
 ) -> IntegratedDensity:
     """The integrals over the locals: on one grid where the model has such, else around the fit's conditionals.
 
+    Locals of a model without log terms are taken as a chain.
+
     Parameters
     ----------
     size : int, optional
@@ -62,6 +65,8 @@ def integrals_of(
         The size, where none is given and the model has no grid that knows its own.
     """
     layout = model.layout
+    if not model.has_log_terms:
+        return ChainedLocals(model, parts, size or otherwise, seed)
     if layout.n_local and layout.local_dim == 1 and defines(model, "_on_grid"):
         own = model._on_grid(parts.local_mean, parts.local_scale[:, 0, 0], size)
         if own is not None:
@@ -138,6 +143,9 @@ class LocalIntegrals(IntegratedDensity):
             centre[todo], scale[todo] = c, s
             total[todo], shares[todo] = self.sums(z[todo], c, s)
         return Integrals(total, centre, scale, shares)
+
+    def count(self, size: int) -> int:
+        return count_of(self.model.layout.local_dim, size)
 
     def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.moments_of(self.at(z))

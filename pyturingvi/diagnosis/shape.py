@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.diagnosis.check import GlobalsCheck, check_globals
+from pyturingvi.diagnosis.check import GlobalsCheck, check_globals, refinable
 from pyturingvi.diagnosis.diagnose import LARGEST_JOINT, diagnose
 from pyturingvi.diagnosis.verdict import BAD, DISTRUST, MORE
 from pyturingvi.optimize.natural_stages import choose_draws
@@ -39,11 +39,10 @@ def shape_problems(fit: Fit, seed: int) -> tuple[list[str], list[str]]:
     they are many or where refining would help.
     """
     model, few = fit.model, fit.model.dim <= LARGEST_JOINT
-    refinable = model.has_term_gradients and model.layout.n_global > 0 and model.layout.n_local > 0
     try:  # a log density of the user's own, at points that the run itself did not visit
         if few and (found := diagnose(fit, seed=seed)).verdict == BAD:
             return [f"{DISTRUST} {found.reasons[0]} {MORE}"], []
-        check = _check(fit, seed) if refinable or not few else None
+        check = _check(fit, seed) if refinable(model, None) or not few else None
     except Exception:
         return [], []
     if check is None or not check.told:
@@ -51,7 +50,7 @@ def shape_problems(fit: Fit, seed: int) -> tuple[list[str], list[str]]:
     words = (
         f"With the locals integrated out, {check.words}." if model.layout.n_local else f"By the slopes, {check.words}."
     )
-    if refinable:
+    if refinable(model, check):
         return [], [f"{words} {REFINE}"]
     return [f"{DISTRUST} {words} tv.sample_nuts is the reference. {MORE}"], []
 

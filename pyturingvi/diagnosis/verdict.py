@@ -91,7 +91,8 @@ def _of_the_check(found: Findings) -> Iterator[tuple[int, str]]:
     """Draws of a fit that is too narrow say little of the tails that it leaves out; slopes along lines do."""
     check = found.check
     if check is not None and check.told:
-        alone = " tv.sample_nuts is the reference." if found.moves is None else ""
+        remedy = "fit.refine() integrates the locals out and corrects them" if found.refinable else ""
+        alone = f" {remedy or 'tv.sample_nuts is the reference'}." if found.moves is None else ""
         out = ", with the locals integrated out," if found.has_locals else ""
         yield 2 if check.grave else 1, f"By the slopes{out} {check.words}.{alone}"
 
@@ -102,7 +103,7 @@ def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
     joint, moves, globals_, check = found.joint, found.moves, found.globals, found.check
     if moves is None or globals_ is None:
         always = f"the weights of {found.dim:,} variables at once are always bad"
-        reference = "tv.sample_nuts is the reference."
+        reference = f"{'fit.refine() can' if found.refinable else 'tv.sample_nuts is the reference'}."
         if joint.spread < 0.5 or (joint.reliable and joint.spread <= LARGE_SPREAD):
             yield 0, f"The fit's draws are nearly those of the density itself ({_k_hat(joint)})."
         elif check is not None and check.told:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,6 +50,11 @@ class GlobalsAndLocals:
             np.linalg.cholesky(covariance) if len(covariance) else covariance,
         )
 
+    @property
+    def local_widths(self) -> np.ndarray:
+        """Standard deviations (N, d_y) of the locals given the globals."""
+        return np.asarray(np.linalg.norm(self.local_scale, axis=2))
+
     def structured_flat(self) -> np.ndarray:
         """Flat parameters (p,) of the structured family's member with this location and scale."""
         d_z, d_y = len(self.mean), self.local_scale.shape[1]
@@ -57,3 +62,17 @@ class GlobalsAndLocals:
         rows, columns = np.nonzero(np.tri(d_y, dtype=bool).T)[::-1]  # of a block, column by column
         blocks = self.local_scale[:, rows, columns].ravel()
         return np.concatenate([self.mean, self.local_mean, *heads, blocks])
+
+    def markov_flat(self, lagged: np.ndarray) -> np.ndarray:
+        """Flat parameters (p,) of the Markov family's member with this location and scale.
+
+        Parameters
+        ----------
+        lagged : (N - 1, d_y, d_y) array
+            Covariance of each local (rows) with the one before it, given the globals.
+        """
+        covariance = self.local_scale @ np.swapaxes(self.local_scale, 1, 2)
+        chain = np.swapaxes(np.linalg.solve(covariance[:-1], np.swapaxes(lagged, 1, 2)), 1, 2)  # A_n
+        covariance[1:] -= chain @ np.swapaxes(lagged, 1, 2)
+        of_shocks = replace(self, local_scale=np.linalg.cholesky(covariance))
+        return np.concatenate([of_shocks.structured_flat(), np.swapaxes(chain, 1, 2).ravel()])

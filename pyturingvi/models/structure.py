@@ -105,17 +105,37 @@ def family_of_blocks(
     InputError
         If given the globals a block touches others than its neighbours; the message names such a pair.
     """
-    n, d_z = layout.n_local, layout.n_global
+    n = layout.n_local
     if n < 2:
         return "structured"
-    blocks = Variable(name, (n,) if layout.local_dim == 1 else (n, layout.local_dim), first=first)
-    variables = [Variable("globals", (d_z,)), blocks] if d_z else [blocks]
-    member = Member(len(variables) - 1, blocks, (0,), d_z)
-    found = Interactions(gradient, variables, who)
+    found, member = _of_layout(layout, name, gradient, who, first)
     relation = found.relation(member, member)
     if relation > (CHAINED if n > 2 else APART):
         raise InputError(f"{who}: local={name!r} contradicts the log density: {_refusal(found, member, [], n)}.")
     return "markov" if relation == CHAINED else "structured"
+
+
+def locals_are_crossed(layout: Layout, gradient: Callable[[np.ndarray], np.ndarray], who: str) -> bool:
+    """Whether given the globals a local block touches others than its neighbours.
+
+    Raises
+    ------
+    InputError
+        If the gradient is not finite at 0.
+    """
+    if layout.n_local < 3:
+        return False
+    found, member = _of_layout(layout, "locals", gradient, who)
+    return found.relation(member, member) == CROSSED
+
+
+def _of_layout(
+    layout: Layout, name: str, gradient: Callable[[np.ndarray], np.ndarray], who: str, first: int = 0
+) -> tuple[Interactions, Member]:
+    n, d_z = layout.n_local, layout.n_global
+    blocks = Variable(name, (n,) if layout.local_dim == 1 else (n, layout.local_dim), first=first)
+    variables = [Variable("globals", (d_z,)), blocks] if d_z else [blocks]
+    return Interactions(gradient, variables, who), Member(len(variables) - 1, blocks, (0,), d_z)
 
 
 def check_local(local: Any, names: Sequence[str], who: str) -> list[str]:

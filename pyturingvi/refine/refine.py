@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyturingvi.diagnosis.integrals import IntegratedDensity
-from pyturingvi.diagnosis.nodes import count_of
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.engines.numpy_engine import NumpyEngine
 from pyturingvi.errors import InputError
-from pyturingvi.families import FullRank, Structured
+from pyturingvi.families import FullRank, Markov, Structured
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
+from pyturingvi.models.structure import locals_are_crossed
 from pyturingvi.optimize.memory import check_refine_memory
 from pyturingvi.optimize.monitor import Outcome, RunMonitor
 from pyturingvi.optimize.natural_rule import NaturalGradient
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
+from pyturingvi.refine.as_gaussian import as_gaussian
 from pyturingvi.refine.integrated_model import IntegratedModel
 from pyturingvi.refine.proposals import Gaussian, weighted_covariance
 from pyturingvi.refine.refinement import LEAST_SHARE, Refinement
-from pyturingvi.refine.resolution import Resolution, first_size
+from pyturingvi.refine.resolution import Resolution, most_nodes
 from pyturingvi.refine.start import newton_step
 from pyturingvi.refine.tails import LARGEST_BEYOND
 from pyturingvi.refine.weighted_draws import WeightedDraws
@@ -42,7 +43,7 @@ _SMALL = 50  # variables up to which a global term may be had by way of all log 
 
 @dataclass(frozen=True)
 class Refined:
-    """What `Fit.refine` makes a Fit of: the spec of the structured family, a run's outcome, and the weighted draws."""
+    """What `Fit.refine` makes a Fit of: the spec of its family, a run's outcome, and the weighted draws."""
 
     spec: FitSpec
     outcome: Outcome
@@ -60,9 +61,7 @@ def check_refinable(model: Model, n_nodes: int | None = None, n_draws: int = 200
     InputError, MemoryLimitError
     """
     layout = model.layout
-    if not model.has_log_terms:
-        raise InputError(f"refine cannot help {model.description}: {model.no_log_terms}.")
-    if not model.has_term_gradients:
+    if model.has_log_terms and not model.has_term_gradients:
         raise InputError(
             f"refine needs the gradients of log terms, and {model.description} gives none: define "
             "`_log_terms_and_gradient`."
@@ -72,8 +71,16 @@ def check_refinable(model: Model, n_nodes: int | None = None, n_draws: int = 200
             f"refine integrates the locals out to correct the globals; {model.label} has no "
             f"{'globals' if not layout.n_global else 'locals'}."
         )
-    size = 2 * (n_nodes or first_size(layout.local_dim))  # in the end twice the nodes tell the error of the integrals
-    check_refine_memory(layout, count_of(layout.local_dim, size), n_draws)
+    check_refine_memory(layout, most_nodes(model, n_nodes), n_draws)
+    if (
+        not model.has_log_terms
+        and model.default_family != Markov.name
+        and locals_are_crossed(layout, model.gradient, "refine")
+    ):
+        raise InputError(
+            f"refine cannot help {model.description}: {model.no_log_terms}, and given the globals its locals depend on "
+            "others than their neighbours, so that they are no chain either."
+        )
 
 
 def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: bool, checkpoint: Path | None) -> Refined:
@@ -83,9 +90,10 @@ def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: boo
     if fit.status == "diverged":
         raise InputError(f"refine: this fit diverged ({fit.message}); there is nothing to go on from.")
     parts = GlobalsAndLocals.of(fit.family.bind(model.layout), fit.params)
+    chained = not model.has_log_terms and Markov.name in (model.default_family, fit.family.name)
     spec = replace(
         fit.spec,
-        family=Structured().config(),
+        family=(Markov() if chained else Structured()).config(),
         refine={"n_nodes": n_nodes, "n_draws": n_draws, "seed": seed, "of": fit.spec.family},
     )
     with one_blas_thread(), Workers(available_cores()) as workers, np.errstate(all="ignore"):
@@ -129,7 +137,7 @@ class _Stepping:
                 outcome.n_updates += earlier
                 monitor.rows += [(row[0] + earlier, *row[1:]) for row in again.rows]
         refinement = self._weigh(integrals, n_draws, outcome.n_updates)
-        outcome.params = self._structured(integrals, refinement).structured_flat()
+        outcome.params = self._flat(integrals, refinement)
         rows = [*monitor.rows[:-1], (outcome.n_updates, refinement.bound, refinement.bound_error, monitor.seconds)]
         self._tell(outcome, refinement)
         return Refined(self.spec, outcome, rows, monitor.seconds, refinement, self.problems)
@@ -157,7 +165,7 @@ class _Stepping:
     def _weigh(self, integrals: IntegratedDensity, n_draws: int, n_steps: int) -> Refinement:
         """Weighted draws of q(z), and of what is nearer to the posterior where that can be had."""
         model = self.model
-        cheap = defines(model, "_global_term") or model.dim <= _SMALL
+        cheap = defines(model, "_global_term") or (model.has_log_terms and model.dim <= _SMALL)
         prior = model._global_term if cheap else None
         draws = WeightedDraws(
             integrals.log_density,
@@ -195,26 +203,15 @@ class _Stepping:
         )
 
     # ---- the result as a Gaussian -------------------------------------------------------------------------
-    def _structured(self, integrals: IntegratedDensity, found: Refinement) -> GlobalsAndLocals:
-        """The structured Gaussian with the weighted draws' moments; its border follows the fit's conditionals."""
-        parts, mean, scale = self.parts, self.mean, self.scale
+    def _flat(self, integrals: IntegratedDensity, found: Refinement) -> np.ndarray:
+        """The Gaussian with the weighted draws' moments, flat."""
+        mean, scale = self.mean, self.scale
         if found.weighted:
             mean = found.weights @ found.draws
             scale = np.linalg.cholesky(weighted_covariance(found.draws, found.weights, mean))
-        slopes = np.linalg.solve(parts.scale.T, parts.border)  # of the locals in z, transposed: (d_z, N d_y)
         z = found.resample(_LOCALS_AT, generator(np, self.seed, SAMPLE_STREAM, 9))
-        n, d_y = self.model.layout.n_local, self.model.layout.local_dim
-        total, square, inner = np.zeros((n, d_y)), np.zeros((n, d_y, d_y)), np.zeros((n, d_y, d_y))
-        for part in integrals.chunks(z):
-            means, covariances = integrals.moments(part)
-            rest = means - (parts.local_mean + (part - parts.mean) @ slopes).reshape(means.shape)
-            total += rest.sum(axis=0)
-            square += np.einsum("mni,mnj->nij", rest, rest)
-            inner += covariances.sum(axis=0)
-        total /= len(z)
-        covariance = (square + inner) / len(z) - total[:, :, None] * total[:, None, :]
-        local_mean = parts.local_mean + (mean - parts.mean) @ slopes + total.ravel()
-        return GlobalsAndLocals(mean, scale, local_mean, scale.T @ slopes, np.linalg.cholesky(covariance))
+        chained = self.spec.family["family"] == Markov.name
+        return as_gaussian(integrals, self.parts, mean, scale, z, chained=chained)
 
     # ---- what is told -------------------------------------------------------------------------------------
     def _tell(self, outcome: Outcome, found: Refinement) -> None:

@@ -37,7 +37,7 @@ class Refinement:
     integration_error : float
         Nats by which the integrals with twice the nodes differ, all locals together; the estimates have it added.
     n_nodes : int
-        Nodes along each variable of a local, or draws of it.
+        Nodes along each variable of a local, or draws of it, or pairs of draws of a chain of them.
     n_steps : int
         Natural-gradient updates made on q(z).
     tails : list of str
@@ -90,9 +90,9 @@ class Refinement:
     def coarse_words(self) -> str:
         """What is told of `coarse`."""
         return (
-            f"Far out along {', '.join(self.coarse)} the integrals over the locals still change with the number of "
-            f"nodes, which is {self.n_nodes}: locals become too narrow there, and the standard deviations may be off. "
-            "A larger n_nodes may do; tv.sample_nuts is the reference."
+            f"Far out along {', '.join(self.coarse)} the integrals over the locals still change with their number of "
+            f"nodes, which is {self.n_nodes}, so that the standard deviations may be off. A larger n_nodes may do; "
+            "tv.sample_nuts is the reference."
         )
 
     def vague_words(self, labels: list[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pyturingvi.diagnosis.chained_locals import FIRST_PAIRS, PIECE
 from pyturingvi.diagnosis.integrals import IntegratedDensity, Map
 from pyturingvi.diagnosis.integrated import integrals_of
 from pyturingvi.diagnosis.nodes import count_of, is_grid
@@ -16,13 +17,21 @@ from pyturingvi.refine.tails import LOOKED, LOW
 _FIRST_SIZES = {1: 8, 2: 6}  # nodes along each variable of a local, doubled where that changes something
 _FIRST_DRAWS = 128
 _MOST_NODES = 1 << 12  # of an integral
-_SAME = 0.05  # nats: spread over z of what twice the nodes change, which is what weights and steps feel
-_FAR = 0.3  # nats: such a change far out, with twice the nodes, makes or hides a tail
 
 
-def first_size(local_dim: int) -> int:
-    """Nodes along each variable of a local of this many, or draws, that integrals begin with."""
+def first_size(model: Model) -> int:
+    """Nodes along each variable of a local, or draws, that integrals begin with."""
+    if not model.has_log_terms:
+        return FIRST_PAIRS
+    local_dim = model.layout.local_dim
     return _FIRST_SIZES[local_dim] if is_grid(local_dim) else _FIRST_DRAWS
+
+
+def most_nodes(model: Model, size: int | None) -> int:
+    """Nodes of a local's integral that are had at once: in the end twice the size tells the error of the integrals."""
+    if not model.has_log_terms:
+        return 2 * PIECE
+    return count_of(model.layout.local_dim, 2 * (size or first_size(model)))
 
 
 class Resolution:
@@ -39,7 +48,7 @@ class Resolution:
 
     def at(self, size: int | None) -> IntegratedDensity:
         """The integrals with so many nodes along each variable, or with as many as they begin with."""
-        found = integrals_of(self.model, self.parts, size, self.seed, first_size(self.model.layout.local_dim))
+        found = integrals_of(self.model, self.parts, size, self.seed, first_size(self.model))
         found.map = self.map
         return found
 
@@ -55,7 +64,7 @@ class Resolution:
         here = integrals.log_density(z)
         while True:
             double = 2 * integrals.size
-            count = count_of(self.model.layout.local_dim, double)
+            count = integrals.count(double)
             if count > _MOST_NODES or refine_bytes(self.model.layout, count, 0) > available_memory():
                 return integrals, [
                     f"The integrals over the locals still change with the number of nodes, which is {integrals.size}; "
@@ -63,7 +72,7 @@ class Resolution:
                 ]
             finer = self.at(double)
             there = finer.log_density(z)
-            if float(np.std(there - here)) <= _SAME:
+            if float(np.std(there - here)) <= integrals.tolerance:
                 return integrals, []
             integrals, here = finer, there
 
@@ -75,6 +84,6 @@ class Resolution:
         z = np.concatenate([q.place(t * q.along) for t in (*-LOOKED, *LOOKED)])
         here, there = integrals.log_density(z), finer.log_density(z)
         change = there - here
-        off = (np.abs(change - np.median(change)) > _FAR) & (np.fmax(here, there) > top - LOW)
+        off = (np.abs(change - np.median(change)) > integrals.far) & (np.fmax(here, there) > top - LOW)
         which = off.reshape(-1, len(q.mean)).any(axis=0)
         return [label for label, coarse in zip(self.model.global_labels, which, strict=True) if coarse]
