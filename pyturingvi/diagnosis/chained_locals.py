@@ -53,7 +53,7 @@ class ChainedLocals(IntegratedDensity):
         If the locals do not form a chain at the mean of the globals.
     """
 
-    tolerance, far = 0.15, 1.5
+    tolerance, far, cheap = 0.15, 1.5, 0.1
 
     def __init__(self, model: Model, parts: GlobalsAndLocals, size: int | None, seed: int = 0) -> None:
         layout, source = model.layout, np.random.default_rng(seed)

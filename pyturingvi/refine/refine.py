@@ -26,7 +26,7 @@ from pyturingvi.refine.proposals import Gaussian, weighted_covariance
 from pyturingvi.refine.refinement import LEAST_SHARE, Refinement
 from pyturingvi.refine.resolution import Resolution, most_nodes
 from pyturingvi.refine.start import newton_step
-from pyturingvi.refine.tails import LARGEST_BEYOND
+from pyturingvi.refine.tails import LARGEST_BEYOND, MOST_SLOPES
 from pyturingvi.refine.weighted_draws import WeightedDraws
 from pyturingvi.settings import FitSpec, Settings
 from pyturingvi.support.parallel import Workers, available_cores, one_blas_thread
@@ -172,6 +172,7 @@ class _Stepping:
             prior,
             self.seed,
             integrals.log_density_and_gradient,
+            int(integrals.cheap * MOST_SLOPES),
         )
         q = Gaussian(self.mean, self.scale)
         draws.draw_from(q, n_draws)

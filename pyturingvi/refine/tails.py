@@ -28,7 +28,7 @@ _WIDER = 1.1  # of the other globals, so that their weights are bounded
 _RARE = math.log(4.0)  # draws a quarter as dense as they should be, or less
 _STEP = 0.1  # of differences of slopes, in the frame's standard deviations
 _FLATTEST = 1 / 16  # curvature that the others have at least, where it is 1 in the middle
-_MOST_ROWS = 30_000  # slopes that volumes may take
+MOST_SLOPES = 30_000  # that volumes may take
 LEAST_MISSING = 0.005  # of the density along a ridge: less moves no mean or standard deviation by much
 LARGEST_BEYOND = 0.01  # of the density along a ridge
 
@@ -149,10 +149,10 @@ class Tails:
         return np.asarray(logsumexp(logs, axis=0) - math.log(len(self.ridges)))
 
 
-def find_ridges(frame: Gaussian, with_gradient: WithGradient) -> list[Ridge]:
+def find_ridges(frame: Gaussian, with_gradient: WithGradient, most_slopes: int = MOST_SLOPES) -> list[Ridge]:
     """The ridges of the globals along which the density has mass far out from the frame, to either side.
 
-    Heights alone tell where the slopes that volumes take would be too many.
+    Heights alone tell where volumes would take more than `most_slopes` slopes.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def find_ridges(frame: Gaussian, with_gradient: WithGradient) -> list[Ridge]:
         both = [(-t, other, log) for t, other, log in walks[k].seen[:0:-1]] + walks[d + k].seen
         places, others, logs = (np.array(part) for part in zip(*both, strict=True))
         found.append(Ridge(k, along[k], places, others, logs))
-    if sum(len(ridge.places) for ridge in found) * (d + 1) > _MOST_ROWS:
+    if sum(len(ridge.places) for ridge in found) * (d + 1) > most_slopes:
         return found
     # between the middle and the last place that all are walked to, the density can only have been higher
     ends = [_with_volumes(frame, one.at(np.isin(abs(one.places), (0, LOOKED[-1]))), with_gradient) for one in found]

@@ -19,7 +19,7 @@ from pyturingvi.refine.proposals import (
     mixture_through,
     surrogate_through,
 )
-from pyturingvi.refine.tails import LEAST_MISSING, Ridge, Tails, find_ridges
+from pyturingvi.refine.tails import LEAST_MISSING, MOST_SLOPES, Ridge, Tails, find_ridges
 
 _ENOUGH = 0.5  # effective share of the draws from which no more are made
 _GOOD_K = 0.5
@@ -41,6 +41,8 @@ class WeightedDraws:
     seed : int
     with_gradient : callable, optional
         Integrated log density (n,) and its gradient (n, d), by which tails are found; by default none are looked for.
+    most_slopes : int
+        Gradients that the volumes around tails may take.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class WeightedDraws:
         prior: Callable[[np.ndarray], np.ndarray] | None,
         seed: int,
         with_gradient: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
+        most_slopes: int = MOST_SLOPES,
     ) -> None:
         self.log_p, self.prior, self.seed, self.with_gradient = log_p, prior, seed, with_gradient
+        self.most_slopes = most_slopes
         self.ridges: list[Ridge] = []
         self.z = np.empty((0, 0))
         self.logs = np.empty(0)
@@ -105,7 +109,7 @@ class WeightedDraws:
         if self.with_gradient is None:
             return None
         total = log_mean_weight(self.log_ratios)[0]
-        for ridge in find_ridges(q, self.with_gradient):
+        for ridge in find_ridges(q, self.with_gradient, self.most_slopes):
             drawn = log_mixture(q.place(ridge.points), self.drawn)
             if ridge.missing(ridge.logs - drawn - total) > LEAST_MISSING:
                 self.ridges.append(ridge)
