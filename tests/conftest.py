@@ -24,7 +24,7 @@ os.environ["MPLBACKEND"] = "Agg"
 
 # what takes a second to import is imported by fixtures, since the process that hands out the tests waits for this file
 import pytest
-from left_out import draw_coarsely, leave_out_drawing, leave_out_processes
+from left_out import build_commands_once, draw_coarsely, leave_out_drawing, leave_out_processes
 
 if TYPE_CHECKING:
     from targets import GaussianTarget
@@ -111,6 +111,7 @@ def _leave_most_of_products_to_slow(items: list[Any]) -> None:
 def pytest_collection_finish() -> None:
     """What has been imported and collected stays to the end: the garbage collector need not look at it each time."""
     draw_coarsely()
+    build_commands_once()
     gc.collect()
     gc.freeze()
 
