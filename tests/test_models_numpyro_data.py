@@ -118,15 +118,11 @@ def slope(x: Any, y: Any = None, of: Any = None) -> None:
 WHOLE, GAPS = [1, 0, 2, 1, 1, 3], [1, None, 2, 1, None, 3]
 
 
-def predicted(model: tv.models.NumPyro, x: Any) -> np.ndarray:
-    return quick_fit(model, n_iterations=3).predict({"x": x, "y": None}, 4)["y"]
-
-
 @pytest.fixture(scope="module")
-def of_arrays() -> tuple[tv.models.NumPyro, np.ndarray]:
-    """The model with its data as arrays, and what it predicts."""
-    model = tv.models.NumPyro(slope, (np.array(WHOLE),), {"y": np.array(WHOLE)})
-    return model, predicted(model, np.array(WHOLE))
+def of_arrays() -> tuple[tv.Fit, np.ndarray]:
+    """A fit of the model with its data as arrays, and what it predicts for an array."""
+    fit = quick_fit(tv.models.NumPyro(slope, (np.array(WHOLE),), {"y": np.array(WHOLE)}), n_iterations=3)
+    return fit, fit.predict({"x": np.array(WHOLE), "y": None}, 4)["y"]
 
 
 @pytest.mark.parametrize(
@@ -141,14 +137,14 @@ def of_arrays() -> tuple[tv.models.NumPyro, np.ndarray]:
     ],
     ids=["list", "tuple", "Series", "Int64", "objects", "polars"],
 )
-def test_columns_and_lists_of_numbers_are_arrays(column: Any, of_arrays: tuple[tv.models.NumPyro, np.ndarray]) -> None:
+def test_columns_and_lists_of_numbers_are_arrays(column: Any, of_arrays: tuple[tv.Fit, np.ndarray]) -> None:
     if isinstance(column, str):
         column = importlib.import_module("polars").Series(WHOLE)
-    model, (plain, expected) = tv.models.NumPyro(slope, (column,), {"y": column}), of_arrays
+    model, (fit, expected) = tv.models.NumPyro(slope, (column,), {"y": column}), of_arrays
     points = np.linspace(-1, 1, 5)[:, None]
-    np.testing.assert_array_equal(model.log_density(points), plain.log_density(points))
+    np.testing.assert_array_equal(model.log_density(points), fit.model.log_density(points))
     np.testing.assert_array_equal(model.observations["y"].values, WHOLE)
-    np.testing.assert_array_equal(predicted(model, column), expected)
+    np.testing.assert_array_equal(fit.predict({"x": column, "y": None}, 4)["y"], expected)
 
 
 def test_a_column_whose_index_the_model_asks_for_stays_one() -> None:
