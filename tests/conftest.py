@@ -86,6 +86,7 @@ _LONG = {  # with Julia, and without it
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the order of the files: pytest-xdist would put those with few tests last, however long these take."""
+    gc.disable()  # imports and the collection leave next to no garbage, and a tenth of their time is to look for it
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
@@ -112,6 +113,7 @@ def pytest_collection_finish() -> None:
     """What has been imported and collected stays to the end: the garbage collector need not look at it each time."""
     draw_coarsely()
     build_commands_once()
+    gc.enable()
     gc.collect()
     gc.freeze()
 
