@@ -134,6 +134,14 @@ class Fit(Draws):
         frame = pd.DataFrame(self._rows, columns=["iteration", "elbo", "std_error", "seconds"])
         return frame.astype({"iteration": int, "elbo": float, "std_error": float, "seconds": float})
 
+    def _elbo_columns(self) -> dict[str, list[Any]]:
+        """The columns of `elbo` as lists: for files, which a sweep's worker writes without loading pandas."""
+        columns = list(zip(*self._rows, strict=True)) or [()] * 4
+        kinds = {"iteration": int, "elbo": float, "std_error": float, "seconds": float}
+        return {
+            name: [kind(one) for one in column] for (name, kind), column in zip(kinds.items(), columns, strict=True)
+        }
+
     @property
     def last_elbo(self) -> float:
         """The last estimate of the ELBO; -inf where there is none."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
+import importlib.metadata
 import os
 import signal
 import sys
@@ -13,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # Read when NumPy and JAX are loaded, by the processes that tests start too. Beside other processes of tests the threads
-# of BLAS wait for each other and burn up to five times the work; JAX compiles in two thirds of the time without -O.
+# of BLAS wait for each other and burn up to five times the work.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 # Julia compiles in half the time at -O1, and most of its tests is compilation
 os.environ.setdefault("PYTHON_JULIACALL_OPTIMIZE", "1")
 
@@ -23,13 +24,28 @@ os.environ["MPLBACKEND"] = "Agg"
 
 # what takes a second to import is imported by fixtures, since the process that hands out the tests waits for this file
 import pytest
-from left_out import draw_coarsely, leave_out_drawing, leave_out_processes
+from left_out import build_commands_once, draw_coarsely, leave_out_drawing, leave_out_processes
 
 if TYPE_CHECKING:
     from targets import GaussianTarget
 
     import pyturingvi as tv
     from pyturingvi.bridge.environment import JuliaEnvironment
+
+
+def xla_flags() -> str:
+    """JAX compiles in half the time without optimizing, by its plainer way to join operations, and in one piece.
+
+    All but the first flag are set for the release alone that is known to have them: an unknown one ends the process.
+    """
+    flags = "--xla_backend_optimization_level=0"
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        if importlib.metadata.version("jaxlib").startswith("0.10."):
+            flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    return flags
+
+
+os.environ.setdefault("XLA_FLAGS", xla_flags())  # likewise read by the processes that tests start
 
 # a shell starts its background jobs with SIGINT ignored, which the processes that tests interrupt would inherit
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -70,6 +86,7 @@ _LONG = {  # with Julia, and without it
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the order of the files: pytest-xdist would put those with few tests last, however long these take."""
+    gc.disable()  # imports and the collection leave next to no garbage, and a tenth of their time is to look for it
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
@@ -95,6 +112,8 @@ def _leave_most_of_products_to_slow(items: list[Any]) -> None:
 def pytest_collection_finish() -> None:
     """What has been imported and collected stays to the end: the garbage collector need not look at it each time."""
     draw_coarsely()
+    build_commands_once()
+    gc.enable()
     gc.collect()
     gc.freeze()
 

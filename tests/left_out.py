@@ -1,7 +1,9 @@
-"""What takes long and most tests are not about: pictures are drawn coarsely or not, and sweeps start no processes."""
+"""What takes long and most tests are not about: pictures are drawn coarsely or not, sweeps start no processes, and the
+command line is read once."""
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -48,6 +50,13 @@ def draw_coarsely() -> None:
         return self.set_layout_engine(engine)
 
     Figure.savefig = coarse  # type: ignore[method-assign]
+
+
+def build_commands_once() -> None:
+    """The command line is called a hundred times in one process, and Typer would read all its options each time."""
+    import typer.main
+
+    typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def leave_out_drawing(patch: pytest.MonkeyPatch) -> None:

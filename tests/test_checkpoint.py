@@ -80,7 +80,7 @@ class Child:
         while time.monotonic() < deadline and self.process.poll() is None:
             if self.checkpoint.exists() and self.updates() >= n:
                 return
-            time.sleep(0.01)
+            time.sleep(0.05)  # a look reads the file
         raise AssertionError(self.process.communicate()[1])
 
     def updates(self) -> int:

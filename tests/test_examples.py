@@ -49,6 +49,7 @@ def few_rows(name, **options):
     return tv.models.RobustPoisson(pd.DataFrame(model.X[:200], columns=model.covariates), model.y[:200])
 
 
+@pytest.mark.usefixtures("without_processes")
 @pytest.mark.filterwarnings("ignore:sample_nuts.*:pyturingvi.errors.ConvergenceWarning")  # of fewer draws than shown
 @pytest.mark.parametrize("block", blocks())
 def test_a_block_of_a_page_runs(block, tmp_path, monkeypatch):

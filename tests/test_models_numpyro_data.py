@@ -118,6 +118,13 @@ def slope(x: Any, y: Any = None, of: Any = None) -> None:
 WHOLE, GAPS = [1, 0, 2, 1, 1, 3], [1, None, 2, 1, None, 3]
 
 
+@pytest.fixture(scope="module")
+def of_arrays() -> tuple[tv.Fit, np.ndarray]:
+    """A fit of the model with its data as arrays, and what it predicts for an array."""
+    fit = quick_fit(tv.models.NumPyro(slope, (np.array(WHOLE),), {"y": np.array(WHOLE)}), n_iterations=3)
+    return fit, fit.predict({"x": np.array(WHOLE), "y": None}, 4)["y"]
+
+
 @pytest.mark.parametrize(
     "column",
     [
@@ -130,18 +137,14 @@ WHOLE, GAPS = [1, 0, 2, 1, 1, 3], [1, None, 2, 1, None, 3]
     ],
     ids=["list", "tuple", "Series", "Int64", "objects", "polars"],
 )
-def test_columns_and_lists_of_numbers_are_arrays(column: Any) -> None:
+def test_columns_and_lists_of_numbers_are_arrays(column: Any, of_arrays: tuple[tv.Fit, np.ndarray]) -> None:
     if isinstance(column, str):
         column = importlib.import_module("polars").Series(WHOLE)
-    model, plain = (tv.models.NumPyro(slope, (one,), {"y": one}) for one in (column, np.array(WHOLE)))
+    model, (fit, expected) = tv.models.NumPyro(slope, (column,), {"y": column}), of_arrays
     points = np.linspace(-1, 1, 5)[:, None]
-    np.testing.assert_array_equal(model.log_density(points), plain.log_density(points))
+    np.testing.assert_array_equal(model.log_density(points), fit.model.log_density(points))
     np.testing.assert_array_equal(model.observations["y"].values, WHOLE)
-    found, expected = (
-        quick_fit(of, n_iterations=3).predict({"x": x, "y": None}, 4)["y"]
-        for of, x in ((model, column), (plain, np.array(WHOLE)))
-    )
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(fit.predict({"x": column, "y": None}, 4)["y"], expected)
 
 
 def test_a_column_whose_index_the_model_asks_for_stays_one() -> None:
@@ -153,22 +156,34 @@ def test_a_column_whose_index_the_model_asks_for_stays_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("y", "words"),
+    ("given_as", "y", "words"),
     [
-        (list("abcdef"), "The argument 'y' does not hold numbers alone: 'a' in row 0"),
-        (pd.Series([1, 2, "many", 4, 5, 6]), "The argument 'y' does not hold numbers alone: 'many' in row 2"),
-        (pd.Series(list("ababab"), dtype="category"), "The argument 'y' does not hold numbers alone: 'a' in row 0"),
-        (pd.DataFrame({"n": WHOLE}), r"The argument 'y' is a table: use its columns .* y\['n'\]\.to_numpy\(\)"),
-        (np.zeros(5), r"site 'y' is observed with data \(the argument 'y'\) of shape \(5,\), but .* shape \(6,\)"),
-        (GAPS, r"'y' is observed, but 2 of its 6 values are NaN \(missing\), the first in row 1 .* or mask them"),
-        (pd.Series(GAPS, dtype="Int64"), r"'y' is observed, but 2 of its 6 values are NaN \(missing\)"),
-        (np.array(GAPS, dtype=float), r"'y' is observed, but 2 of its 6 values are NaN \(missing\)"),
+        ("args", list("abcdef"), "The argument 'y' does not hold numbers alone: 'a' in row 0"),
+        ("kwargs", pd.Series([1, 2, "many", 4, 5, 6]), "The argument 'y' does not hold numbers alone: 'many' in row 2"),
+        (
+            "kwargs",
+            pd.Series(list("ababab"), dtype="category"),
+            "The argument 'y' does not hold numbers alone: 'a' in row 0",
+        ),
+        ("args", pd.DataFrame({"n": WHOLE}), r"The argument 'y' is a table: use its columns .* y\['n'\]\.to_numpy\(\)"),
+        (
+            "kwargs",
+            np.zeros(5),
+            r"site 'y' is observed with data \(the argument 'y'\) of shape \(5,\), but .* shape \(6,\)",
+        ),
+        (
+            "args",
+            GAPS,
+            r"'y' is observed, but 2 of its 6 values are NaN \(missing\), the first in row 1 .* or mask them",
+        ),
+        ("kwargs", pd.Series(GAPS, dtype="Int64"), r"'y' is observed, but 2 of its 6 values are NaN \(missing\)"),
+        ("args", np.array(GAPS, dtype=float), r"'y' is observed, but 2 of its 6 values are NaN \(missing\)"),
     ],
 )
-def test_data_that_cannot_be_are_refused_by_name(y: Any, words: str) -> None:
-    for args, kwargs in (((np.ones(6), y), {}), ((np.ones(6),), {"y": y})):
-        with pytest.raises(InputError, match=f"NumPyro: .*{words}"):
-            tv.models.NumPyro(slope, args, kwargs)
+def test_data_that_cannot_be_are_refused_by_name(given_as: str, y: Any, words: str) -> None:
+    args, kwargs = ((np.ones(6), y), {}) if given_as == "args" else ((np.ones(6),), {"y": y})
+    with pytest.raises(InputError, match=f"NumPyro: .*{words}"):
+        tv.models.NumPyro(slope, args, kwargs)
 
 
 def test_nan_that_is_masked_is_no_gap() -> None:

@@ -115,25 +115,27 @@ def test_chains_that_have_not_mixed_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_draws", "n_chains", "words"),
+    ("n_draws", "n_tune", "n_chains", "words"),
     [
-        (1000, 1, r"no second chain shows by R-hat .* \(n_chains=4\); \d+ of 1,000 draws diverged\. Draw more"),
+        (1000, 100, 1, r"no second chain shows by R-hat .* \(n_chains=4\); \d+ of 1,000 draws diverged\. Draw more"),
         (
             40,
+            100,
             1,
             r"smallest effective sample size of a global variable is [1-9]\d? \(of 40 draws\); no second chain",
         ),
         (
             40,
+            100,
             2,
             r"R-hat of a global variable is \d\.\d+ and the smallest effective sample size \d+ \(of 80 draws\)",
         ),
-        (3, 2, r"3 draws of a chain are too few to tell"),
+        (3, 10, 2, r"3 draws of a chain are too few to tell"),
     ],
 )
-def test_one_chain_and_few_draws_are_told(n_draws: int, n_chains: int, words: str) -> None:
+def test_one_chain_and_few_draws_are_told(n_draws: int, n_tune: int, n_chains: int, words: str) -> None:
     with pytest.warns(ConvergenceWarning, match=words):
-        draws = tv.sample_nuts(correlated(), n_draws, 100, n_chains, progress=False)
+        draws = tv.sample_nuts(correlated(), n_draws, n_tune, n_chains, progress=False)
     if n_chains == 1:
         worst = draws.diagnostics().loc["z"]
         assert np.isnan(worst["max_r_hat"])

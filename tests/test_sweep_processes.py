@@ -53,7 +53,7 @@ class Child(subprocess.Popen[str]):
     def wait_until(self, true):
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self.poll() is None and not true():
-            time.sleep(0.01)
+            time.sleep(0.02)
 
     def workers(self):
         return psutil.Process(self.pid).children()

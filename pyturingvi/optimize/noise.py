@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from concurrent.futures import Future
@@ -168,7 +169,7 @@ def stratified_normal(source: Any, m: int, n: int, dtype: np.dtype, xp: ModuleTy
     two parts, as in a random order, so that what depends on several columns has no more noise than there; and a row by
     itself has independent entries.
     """
-    factors = xp.asarray([a for a in range(1, m + 1) if math.gcd(a, m) == 1])
+    factors = xp.asarray(_coprimes(m))
     parts = xp.arange(m)[:, None] * factors[source.integers(0, len(factors), size=n)]
     parts += source.integers(0, m, size=n)
     parts %= m
@@ -180,6 +181,12 @@ def stratified_normal(source: Any, m: int, n: int, dtype: np.dtype, xp: ModuleTy
     tail += parts
     tail *= 0.5 / m
     return xp.copysign(_normal_quantile(xp)(tail), signed)
+
+
+@functools.lru_cache(32)
+def _coprimes(m: int) -> np.ndarray:
+    """Which of 1, ..., m have no divisor in common with m: asked for at each update, with few m."""
+    return np.array([a for a in range(1, m + 1) if math.gcd(a, m) == 1])
 
 
 def _normal_quantile(xp: ModuleType) -> Any:

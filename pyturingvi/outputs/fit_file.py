@@ -76,7 +76,7 @@ def write_fit(fit: Fit, path: str | os.PathLike[str]) -> Path:
     if fit.refined is not None:
         header["refined"], weighted = fit.refined.to_state()
         arrays |= weighted
-    rows = fit.elbo.to_numpy(dtype=np.float64).reshape(-1, 4)
+    rows = np.array(list(fit._elbo_columns().values()), dtype=np.float64).T
     try:
         write_archive(target, header, {"params": fit.params, "elbo": rows, **arrays})
     except OSError as error:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from pyturingvi.plots import pyplot
 from pyturingvi.reproduce.figure import COLOURS
 from pyturingvi.support.files import write_picture
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # mean-field lies under structured where the theory does not tell them apart: a wide pale line shows both
 BOUND_STYLE = {"mean-field": {"lw": 4.0, "alpha": 0.35}, "structured": {"lw": 1.2}, "full-rank": {"lw": 1.2}}

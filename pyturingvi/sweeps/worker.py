@@ -105,9 +105,9 @@ def _run(task: Task, folder: SweepFolder, goes_on: Callable[[], bool]) -> Report
     # the last estimate of a cell that was stopped may be one of fewer draws, or one that it would not have made
     if interrupt.requested or found.status == "interrupted" or (found.status == "diverged" and not goes_on()):
         return Report("stopped")
-    rows = found.elbo
-    trace = {key: rows[key].tolist() for key in TRACE}
-    timing |= {"seconds": found.seconds, "trace_seconds": rows["seconds"].tolist(), "versions": found.versions}
+    columns = found._elbo_columns()
+    trace = {key: columns[key] for key in TRACE}
+    timing |= {"seconds": found.seconds, "trace_seconds": columns["seconds"], "versions": found.versions}
     publish(folder.timing_file(task.name), json_text(timing))
     if task.keep == "fit":
         _save_fit(found, trace, folder.fit_file(task.name))
