@@ -200,10 +200,15 @@ def fit(
 
 
 def refined(fit: Fit, *, progress: bool) -> Fit:
-    """The fit refined, with its own warnings kept; itself where it diverged or was interrupted."""
+    """The fit refined, with its own warnings kept; itself where it diverged or was interrupted, before or now."""
     if fit.status in ("diverged", "interrupted"):
         return fit
-    found = fit.refine(seed=fit.spec.seed, progress=progress)
+    try:
+        found = fit.refine(seed=fit.spec.seed, progress=progress)
+    except KeyboardInterrupt:
+        fit.status = "interrupted"
+        fit.message += "; refining was interrupted, so that the globals are the fit's own"
+        return fit
     found.warnings = [*fit.warnings, *found.warnings]
     return found
 

@@ -127,6 +127,12 @@ def test_globals_that_would_move_are_corrected_where_nothing_else_was_asked_for(
     assert (code, left.refined, len(left.advice)) == (1, None, 1)
     assert left.advice[0] in errors
 
+    monkeypatch.setattr("pyturingvi.refine.refine.expected_seconds", lambda fit: 600.0)
+    code, shown, errors = here("fit", "rpoisson-small", *options)
+    assert (code, tv.load_fit(tmp_path / "fit.npz").refined) == (1, None)
+    assert "To correct them takes some 10 minutes: --refine does it." in errors
+    assert left.advice[0] in errors
+
     def too_large(model):
         raise tv.errors.MemoryLimitError("no room to refine.")
 
@@ -136,9 +142,10 @@ def test_globals_that_would_move_are_corrected_where_nothing_else_was_asked_for(
     np.testing.assert_array_equal(tv.load_fit(tmp_path / "fit.npz").params, left.params)
 
 
-def test_what_refine_cannot_help_is_refused_before_any_work(here, tmp_path):
+def test_a_refinement_that_does_not_fit_is_refused_before_any_work(here, tmp_path, monkeypatch):
+    monkeypatch.setattr("pyturingvi.optimize.memory.available_memory", lambda device="cpu": 300_000)
     code, _, errors = here(*"fit volatility-small --simulated --refine --no-plot".split())
-    assert (code, "refine cannot help" in errors) == (2, True)
+    assert (code, "refine with" in errors, "300,000 bytes" in errors) == (2, True, True)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

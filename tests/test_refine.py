@@ -27,6 +27,8 @@ from pyturingvi.refine.proposals import (
     mixture_through,
     surrogate_through,
 )
+from pyturingvi.refine.refine import expected_seconds
+from pyturingvi.refine.resolution import Resolution
 from pyturingvi.refine.start import newton_step
 from pyturingvi.refine.weighted_draws import WeightedDraws
 
@@ -617,3 +619,39 @@ def test_terms_that_are_wrong_are_refused() -> None:
     saved = tv.models.LogDensity.from_state(target.model.get_state())
     with warnings.catch_warnings(), pytest.raises(InputError, match="no log terms"):
         saved.log_terms(np.zeros((1, saved.dim)))
+
+
+# ---- what takes long ---------------------------------------------------------------------------------------------
+def test_ctrl_c_while_refining_keeps_the_fit(poisson: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pyturingvi.refine.weighted_draws.WeightedDraws.draw_from", interrupt)
+    fit = default_fit(poisson, refine=True)
+    assert fit.status == "interrupted"
+    assert "refining was interrupted" in fit.message
+    assert fit.refined is None
+    assert np.isfinite(fit.params).all()
+
+
+def test_weights_have_a_bar_and_their_time_is_foreseen(
+    poisson: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A clock that goes on by a second at each look: of the time for some slopes, one."""
+    fit = default_fit(poisson)
+    monkeypatch.setattr("pyturingvi.refine.refine.time.perf_counter", iter(range(100)).__next__)
+    z_rows = []
+    plain = LocalIntegrals.log_density_and_gradient
+    monkeypatch.setattr(
+        LocalIntegrals, "log_density_and_gradient", lambda self, z: (z_rows.append(len(z)), plain(self, z))[1]
+    )
+    assert expected_seconds(fit) == pytest.approx((60 * 2 * 12 + 5000) / z_rows[0])
+    monkeypatch.undo()
+    nodes = Resolution(poisson, GlobalsAndLocals.of(fit.family.bind(poisson.layout), fit.params), 0, map)
+    z = np.tile(fit.location[:6], (7, 1))
+    with nodes.bar("weights", True):
+        nodes.at(None).log_density(z)
+        assert nodes._bar.n == 7
+    with nodes.bar("weights", False):
+        nodes.at(None).log_density(z)
+    assert nodes._bar is None

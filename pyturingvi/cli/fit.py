@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyturingvi.models.base import Model
     from pyturingvi.result import Fit
 
+_LONG, _MANY_TIMES = 60.0, 10.0  # seconds, and times those of the fit: beyond both nothing is corrected unasked
+
 
 @app.command()
 def fit(
@@ -217,12 +219,18 @@ def _refined(fit: Fit, progress: bool, *, wanted: bool) -> Fit:
     """The fit refined; where nobody asked for it and it cannot be, the fit itself, with the reason told."""
     from pyturingvi.diagnosis.shape import REFINE
     from pyturingvi.fitting import refined
+    from pyturingvi.refine.refine import check_refinable, expected_seconds
 
     if wanted:
         return refined(fit, progress=progress)
-    for advice in fit.advice:
-        note(f"{advice.removesuffix(REFINE)}They are corrected now (--no-refine leaves them).")
+    words = " ".join(advice.removesuffix(REFINE).strip() for advice in fit.advice)
     try:
+        check_refinable(fit.model)
+        seconds = expected_seconds(fit)
+        if seconds > max(_LONG, _MANY_TIMES * fit.seconds):
+            note(f"{words} To correct them takes some {seconds / 60:.0f} minutes: --refine does it.")
+            return fit
+        note(f"{words} They are corrected now (--no-refine leaves them).")
         return refined(fit, progress=progress)
     except (InputError, MemoryLimitError) as error:
         note(str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _CHECKED = 16  # globals at which integrals are compared with twice the nodes
 _LOCALS_AT = 128  # globals over which the locals' moments are taken
 _MOST_UPDATES = 1000
+_USUAL_UPDATES, _USUAL_DRAWS = 60, 5000
 _SMALL = 50  # variables up to which a global term may be had by way of all log terms, a million times
 
 
@@ -81,6 +83,23 @@ def check_refinable(model: Model, n_nodes: int | None = None, n_draws: int = 200
             f"refine cannot help {model.description}: {model.no_log_terms}, and given the globals its locals depend on "
             "others than their neighbours, so that they are no chain either."
         )
+
+
+def expected_seconds(fit: Fit) -> float:
+    """About how long refining a fit will take, from the slopes at a few globals."""
+    model, n_rows = fit.model, 2 * available_cores()
+    parts = GlobalsAndLocals.of(fit.family.bind(model.layout), fit.params)
+    with one_blas_thread(), Workers(available_cores()) as workers, np.errstate(all="ignore"):
+        integrals = Resolution(model, parts, 0, workers.map if model.thread_safe else map).at(None)
+        z = Gaussian(parts.mean, parts.scale).draw(
+            n_rows * max(1, integrals.rows // 4), generator(np, 0, SAMPLE_STREAM, 7)
+        )
+        start = time.perf_counter()
+        integrals.log_density_and_gradient(z)
+        each = (time.perf_counter() - start) / len(z)
+    n_samples = _settings(len(parts.mean), 0).n_samples
+    assert isinstance(n_samples, int)
+    return each * (_USUAL_UPDATES * n_samples + _USUAL_DRAWS)
 
 
 def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: bool, checkpoint: Path | None) -> Refined:
@@ -136,7 +155,8 @@ class _Stepping:
                 outcome = self._step(integrals, again)
                 outcome.n_updates += earlier
                 monitor.rows += [(row[0] + earlier, *row[1:]) for row in again.rows]
-        refinement = self._weigh(integrals, n_draws, outcome.n_updates)
+        with self.nodes.bar(f"{self.model.label} weights", progress):
+            refinement = self._weigh(integrals, n_draws, outcome.n_updates)
         outcome.params = self._flat(integrals, refinement)
         rows = [*monitor.rows[:-1], (outcome.n_updates, refinement.bound, refinement.bound_error, monitor.seconds)]
         self._tell(outcome, refinement)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 
 from pyturingvi.diagnosis.chained_locals import FIRST_PAIRS, PIECE
@@ -44,13 +49,40 @@ class Resolution:
     """
 
     def __init__(self, model: Model, parts: GlobalsAndLocals, seed: int, map_: Map) -> None:
-        self.model, self.parts, self.seed, self.map = model, parts, seed, map_
+        self.model, self.parts, self.seed, self._map = model, parts, seed, map_
+        self._bar: Any = None
 
     def at(self, size: int | None) -> IntegratedDensity:
         """The integrals with so many nodes along each variable, or with as many as they begin with."""
         found = integrals_of(self.model, self.parts, size, self.seed, first_size(self.model))
-        found.map = self.map
+        found.map = self._counted
         return found
+
+    @contextmanager
+    def bar(self, words: str, progress: bool) -> Iterator[None]:
+        """While in this context, a progress bar counts the globals at which the locals have been integrated out."""
+        from tqdm.auto import tqdm
+
+        shown = progress and sys.stderr is not None  # a program without a console has none
+        interval = 0.2 if shown and sys.stderr.isatty() else 10.0  # a log file wants few lines
+        with tqdm(desc=words, unit="row", dynamic_ncols=True, mininterval=interval, delay=1, disable=not shown) as bar:
+            self._bar = bar
+            try:
+                yield
+            finally:
+                self._bar = None
+
+    def _counted(self, function: Callable[[Any], Any], chunks: Iterable[Any]) -> Iterable[Any]:
+        bar = self._bar
+        if bar is None:
+            return self._map(function, chunks)
+
+        def counted(chunk: Any) -> Any:
+            found = function(chunk)
+            bar.update(len(chunk))
+            return found
+
+        return self._map(counted, chunks)
 
     def enough(self, integrals: IntegratedDensity, z: np.ndarray) -> tuple[IntegratedDensity, list[str]]:
         """The integrals, or the first with twice, four times, .. the nodes that twice more would not change at z.
