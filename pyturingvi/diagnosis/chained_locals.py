@@ -53,7 +53,7 @@ class ChainedLocals(IntegratedDensity):
         If the locals do not form a chain at the mean of the globals.
     """
 
-    tolerance, far, cheap = 0.15, 1.5, 0.1
+    far, cheap = 1.5, 0.1
 
     def __init__(self, model: Model, parts: GlobalsAndLocals, size: int | None, seed: int = 0) -> None:
         layout, source = model.layout, np.random.default_rng(seed)
@@ -62,6 +62,8 @@ class ChainedLocals(IntegratedDensity):
         self.size = max(size or FIRST_PAIRS, _PAIRS_A_VARIABLE * layout.local_dim)
         self.sides, others = source.choice([-1.0, 1.0], size=(2, *self._shape))
         self._noise = _Noise.draw(layout.n_local_total, self.size, source)
+        # noise of the variance, spread over the globals, moves each by a tenth of its standard deviation at most
+        self.tolerance = min(0.1 * math.sqrt(1 + layout.n_global), 0.5)
         self.row_bytes = 8 * layout.dim * 16
         self._offset = np.zeros(self._shape)
         self._curvature = ChainCurvature(model, parts.local_widths, math.sqrt(3.0))
