@@ -152,10 +152,6 @@ def fit(
         raise InputError(f"{model.description} needs `layout = tv.Layout(n_global, n_local, local_dim)` in its class.")
     if not isinstance(refine, bool):
         raise InputError(f"refine must be True or False, got {refine!r}.")
-    if refine:
-        from pyturingvi.refine.refine import check_refinable  # with much that no other fit needs
-
-        check_refinable(model)
     alone = stepsize is not None and optimizer is None
     settings = Settings.of(
         family=default_family(model, engine) if family is None else family,
@@ -174,6 +170,10 @@ def fit(
         averaging=averaging,
         stop_within=stop_within,
     )
+    if refine:
+        from pyturingvi.refine.refine import check_refinable  # with much that no other fit needs
+
+        check_refinable(model, settings.family)
     told = model.advice()
     for advice in told:  # before the work: a run on such data may be long, and end nowhere
         warnings.warn(f"{model.label}: {advice}", ConvergenceWarning, stacklevel=2)

@@ -174,13 +174,15 @@ def test_large_variances_are_not_taken_for_those_of_many_small_parts() -> None:
 def test_a_refined_local_level_has_the_globals_of_a_grid(
     family: str, problem: LocalLevel, recwarn: pytest.WarningsRecorder
 ) -> None:
-    fit = quick_fit(problem.model, family, None, engine="numpy")
+    model = problem.model
+    model.default_family = "markov"
+    fit = quick_fit(model, family, None, engine="numpy")
     recwarn.clear()  # of scales that are off, which is what is corrected
     refined = fit.refine(progress=False)
     assert not recwarn.list
     assert refined.refined is not None
     assert refined.refined.weighted
-    assert refined.family.name == ("markov" if family == "markov" else "structured")
+    assert refined.family.name == "markov"
     mean, sd = problem.moments()
     weights, z = refined.refined.weights, refined.refined.draws
     found = weights @ z
@@ -261,21 +263,24 @@ def test_a_random_walk_of_numpyro_refined_has_the_globals_of_nuts() -> None:
 def test_locals_that_touch_others_than_their_neighbours_are_refused() -> None:
     target = normal_chain(0, reach=2)
     with pytest.raises(InputError, match=r"refine cannot help .*others than their neighbours"):
-        check_refinable(target.model)
+        check_refinable(target.model, tv.Markov())
+    with pytest.raises(InputError, match=r"refine cannot help .*pass `terms=`"):
+        check_refinable(target.model, tv.Structured())
     with pytest.raises(InputError, match=r"refine cannot help .*others than its neighbours"):
         ChainedLocals(target.model, somewhere(target.model, "structured"), None)
-    check_refinable(normal_chain(0).model)
+    check_refinable(normal_chain(0).model, tv.Markov())
 
 
-def test_independent_locals_without_terms_are_refined_too() -> None:
-    """As a chain whose links are none."""
-    problem = LocalLevel(30, 1, (1.0, 0.7), prior_sd=0.5)
-    problem.chain = np.eye(30)
-    problem.x = np.random.default_rng(0).normal(0, 1.2, size=30)
-    fit = quick_fit(problem.model, "structured", None, engine="numpy", refine=True)
-    mean, sd = problem.moments()
-    assert np.abs((fit.location[:2] - mean) / sd).max() < 0.1
-    np.testing.assert_allclose(fit.global_sds, sd, rtol=0.07)
+def test_locals_far_from_normal_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a third order that grows along a global."""
+    problem = LocalLevel(40, 1, (0.3, 1.0))
+    with pytest.warns(tv.RefineWarning):
+        fit = quick_fit(problem.model, "markov", None, engine="numpy")
+    monkeypatch.setattr(ChainedLocals, "doubt", lambda self, z: float(np.std(3 * z[:, 0])))
+    with pytest.warns(tv.ConvergenceWarning, match=r"far from normal given the globals.*off by [1-9]\.\d nats"):
+        refined = fit.refine(progress=False)
+    assert refined.refined is not None
+    assert refined.refined.integration_error > 1
 
 
 def test_where_no_gaussian_is_found_the_density_is_0() -> None:

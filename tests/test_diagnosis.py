@@ -445,7 +445,7 @@ def test_a_funnel_without_log_terms_has_one_story() -> None:
     words = " ".join(found.reasons)
     assert found.verdict != "good"
     assert "By the slopes, with the locals integrated out, " in words
-    assert "fit.refine() integrates the locals out and corrects them" in words
+    assert "tv.sample_nuts is the reference" in words
     assert "cannot be" not in words
 
 

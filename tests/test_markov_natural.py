@@ -241,7 +241,7 @@ NUTS = {0: ((0.9787, 0.0122), (0.2093, 0.0451)), 1: ((0.9922, 0.0061), (0.1584, 
 def test_volatility_that_persists_is_found_where_nuts_finds_it(seed: int) -> None:
     """Within half a standard deviation of NUTS; the structured family takes it for days without a memory."""
     model = tv.models.StochasticVolatility(simulated_returns(seed)[:, None])
-    with pytest.warns(tv.ConvergenceWarning, match=r"log tau\[series1\] wider"):  # 4 times, by NUTS
+    with pytest.warns(tv.RefineWarning, match=r"log tau\[series1\] wider"):  # 4 times, by NUTS
         markov = tv.fit(model, "markov", engine="numpy", progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tv.ConvergenceWarning)

@@ -148,7 +148,7 @@ def test_a_chain_is_told_from_independent_locals(capsys: pytest.CaptureFixture[s
     words = "chain: globals: a; a chain of 30 local blocks of 1: states.h; the markov family"
     assert capsys.readouterr() == ("", f"pyturingvi: {words}\n")
     assert (model.layout, model.default_family) == (Layout(1, 30, 1), "markov")
-    with pytest.warns(tv.ConvergenceWarning, match="a wider"):  # 1.4 times, by a grid of a
+    with pytest.warns(tv.RefineWarning, match="a wider"):  # 1.4 times, by a grid of a
         fit = tv.fit(model, n_samples=16, progress=False)
     assert (fit.family.name, fit.engine) == ("markov", "numpy")
     # given a, the states are exactly normal: their mean at the fitted a, by dense algebra

@@ -250,7 +250,7 @@ def test_volatility_starts_from_slow_changes_too() -> None:
     level = np.log(np.nanmean(table**2, axis=0))
     np.testing.assert_allclose(natural["y"][0], np.tile(level, (30, 1)))
     assert scale > 0
-    with pytest.warns(tv.ConvergenceWarning, match=r"log tau\[series1\] wider"):  # as every fit of a short series is
+    with pytest.warns(tv.RefineWarning, match=r"log tau\[series1\] wider"):  # as every fit of a short series is
         fit = tv.fit(model, **QUIET)
     assert fit.starts is not None
     assert sorted(fit.starts.names) == ["persistent", "usual"]

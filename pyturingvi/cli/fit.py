@@ -138,7 +138,7 @@ def fit(
     if family is None and not conditional_scale:
         settings = replace(settings, family=default_family(model, engine))
     if refine:
-        check_refinable(model)
+        check_refinable(model, settings.family)
     name = f"{settings.family.label}-refined" if refine else settings.family.label
     target, picture = _targets(model.label, name, out, plot)
     if checkpoint is not None and check_writable(checkpoint, "--checkpoint") in (target, picture):
@@ -225,7 +225,7 @@ def _refined(fit: Fit, progress: bool, *, wanted: bool) -> Fit:
         return refined(fit, progress=progress)
     words = " ".join(advice.removesuffix(REFINE).strip() for advice in fit.advice)
     try:
-        check_refinable(fit.model)
+        check_refinable(fit.model, fit.family)
         seconds = expected_seconds(fit)
         if seconds > max(_LONG, _MANY_TIMES * fit.seconds):
             note(f"{words} To correct them takes some {seconds / 60:.0f} minutes: --refine does it.")

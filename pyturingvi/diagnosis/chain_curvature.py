@@ -29,7 +29,7 @@ class Expansion:
         `log p` at the centre.
     slope, mean_slope : (m, N, d_y) array
         At the centre, and averaged over a distribution as wide as the widths around it, to second order.
-    diagonal : (m, N, d_y, d_y) array
+    own : (m, N, d_y, d_y) array
         Second derivatives: of each local with itself.
     below : (m, N - 1, d_y, d_y) array
         Of local n + 1 (rows) and local n (columns).
@@ -38,7 +38,7 @@ class Expansion:
     values: np.ndarray
     slope: np.ndarray
     mean_slope: np.ndarray
-    diagonal: np.ndarray
+    own: np.ndarray
     below: np.ndarray
 
 
@@ -98,7 +98,7 @@ class ChainCurvature:
         The columns of the curvature must be the same when the others that move with a local are on other sides.
         """
         first, second = (self.expand(z, centre, one) for one in (sides, others))
-        change = ((first.diagonal - second.diagonal) ** 2).sum() + ((first.below - second.below) ** 2).sum()
+        change = ((first.own - second.own) ** 2).sum() + ((first.below - second.below) ** 2).sum()
         return bool(change <= SEPARATE**2)
 
 

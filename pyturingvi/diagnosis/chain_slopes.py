@@ -107,7 +107,7 @@ class ChainIntegrals:
         at = self._curvature.expand(z, centre, self.sides)
         found, gain, step = np.full(len(z), np.nan), np.full(len(z), np.nan), np.zeros_like(centre)
         for k, b in enumerate(at.slope):
-            factor = ChainFactor.of(-at.diagonal[k], -at.below[k])
+            factor = ChainFactor.of(-at.own[k], -at.below[k])
             if factor is not None:
                 x = factor.solve(b.ravel())
                 gain[k] = 0.5 * (b.ravel() @ x)

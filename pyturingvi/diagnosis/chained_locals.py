@@ -21,6 +21,7 @@ from pyturingvi.diagnosis.chain_curvature import ChainCurvature, ChainFactor
 from pyturingvi.diagnosis.integrals import IntegratedDensity
 from pyturingvi.diagnosis.weights import log_mean_weight
 from pyturingvi.errors import InputError
+from pyturingvi.families import Family, Markov
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 
@@ -28,10 +29,17 @@ FIRST_PAIRS = 32  # of draws
 PIECE = 16  # of them whose points are had at once
 _PAIRS_A_VARIABLE = 4  # of a local, so that the noise of neighbours is orthogonal
 _CLOSE = 0.02  # nats that a step to the best q gains, below which it is the last
-_LARGEST_GAIN = 0.01  # nats for each variable of a local, half the variance: beyond it only what draws have seen counts
+_LARGEST_GAIN = (
+    0.002  # nats for each variable of a local, half the variance: beyond it only what draws have seen counts
+)
 _ROUNDS, _SHORTER = 8, 0.3
 _WIDENINGS, _SAME_WIDTH, _FIRST_ROUNDS = 8, 1.1, 40
 _CANDIDATES = 8  # pairs, one of which is a draw
+
+
+def chained(model: Model, family: Family) -> bool:
+    """Whether the locals of a model are integrated out as a chain: it says that they are one, or was fitted so."""
+    return not model.has_log_terms and Markov.name in (model.default_family, family.name)
 
 
 class ChainedLocals(IntegratedDensity):
@@ -123,18 +131,22 @@ class ChainedLocals(IntegratedDensity):
     # ---- values -------------------------------------------------------------------------------------------
     def _values(self, z: np.ndarray) -> np.ndarray:
         found = self._nearest(z)
-        return np.array([self._value(z[k], found, k)[0] for k in range(len(z))])
+        return np.array([self._value(z[k], found, k)[0].value for k in range(len(z))])
+
+    def doubt(self, z: np.ndarray) -> float:
+        found = self._nearest(z)
+        return float(np.std([self._value(z[k], found, k)[0].third for k in range(len(z))]))
 
     def _with_gradient(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         found = self._nearest(z)
         both = [self._value(z[k], found, k, gradient=True) for k in range(len(z))]
-        return np.array([value for value, _ in both]), np.stack([slope for _, slope in both])
+        return np.array([sums.value for sums, _ in both]), np.stack([slope for _, slope in both])
 
-    def _value(self, z: np.ndarray, found: _Chains, k: int, *, gradient: bool = False) -> tuple[float, np.ndarray]:
+    def _value(self, z: np.ndarray, found: _Chains, k: int, *, gradient: bool = False) -> tuple[_Cumulants, np.ndarray]:
         """The log density at one row, and where asked for its slope (d_z,)."""
         factor, slope, evens, odds = found.factors[k], np.zeros(len(z)), [], []
         if factor is None:
-            return -np.inf, np.full(len(z), np.nan)
+            return _Cumulants(-np.inf, 0.0), np.full(len(z), np.nan)
         for first in range(0, self.size, PIECE):
             noise = self._noise.columns(slice(first, first + PIECE))
             points = self._points(z, found.centre[k], factor, noise)
@@ -146,13 +158,9 @@ class ChainedLocals(IntegratedDensity):
             even, odd = self._log_ratios(density, factor, noise)
             evens.append(even)
             odds.append(odd)
-        even, odd = np.concatenate(evens), np.concatenate(odds)
-        gain = 0.5 * float(even.var(ddof=1) + (odd**2).mean())
-        if gain > _LARGEST_GAIN * self._noise.signs.size:  # many small parts add up to a normal one, few large do not
-            logs = np.concatenate([even + odd, even - odd])
-            gain = min(gain, max(_LARGEST_GAIN * self._noise.signs.size, log_mean_weight(logs)[0] - float(even.mean())))
-        value = float(even.mean()) + gain
-        return value if np.isfinite(value) else -np.inf, slope / (2 * self.size)
+        return _Cumulants.of(np.concatenate(evens), np.concatenate(odds), self._noise.signs.size), slope / (
+            2 * self.size
+        )
 
     def _log_ratios(self, density: Any, factor: ChainFactor, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Even and odd parts (n,) of `log p - log q` over pairs of draws with these log densities (2 n,)."""
@@ -198,7 +206,7 @@ class ChainedLocals(IntegratedDensity):
             trial = centre[todo] + step[todo]
             at = self._curvature.expand(z[todo], trial, self.sides)
             for i, k in enumerate(todo):
-                factor = ChainFactor.of(-at.diagonal[i], -at.below[i])
+                factor = ChainFactor.of(-at.own[i], -at.below[i])
                 slope = at.mean_slope[i].ravel()
                 way = None if factor is None else factor.solve(slope)
                 if way is not None and 0.5 * (slope @ way) < gain[k]:
@@ -210,6 +218,25 @@ class ChainedLocals(IntegratedDensity):
             if not len(todo):
                 break
         return _Chains(centre + step, factors)
+
+
+@dataclass(frozen=True)
+class _Cumulants:
+    """The log mean of `p / q` up to the variance of its logarithm, and the third order, which is left out."""
+
+    value: float
+    third: float
+
+    @classmethod
+    def of(cls, even: np.ndarray, odd: np.ndarray, size: int) -> _Cumulants:
+        """From the even and odd parts (n,) of `log p - log q` over pairs of draws, for so many variables of locals."""
+        squares = odd**2
+        mean, gain = float(even.mean()), 0.5 * float(even.var(ddof=1) + squares.mean())
+        third = 0.5 * float(((even - mean) * (squares - squares.mean())).mean())
+        if gain > _LARGEST_GAIN * size:  # many small parts add up to a normal one, few large do not
+            logs = np.concatenate([even + odd, even - odd])
+            gain = min(gain, max(_LARGEST_GAIN * size, log_mean_weight(logs)[0] - mean))
+        return cls(mean + gain, third) if math.isfinite(mean + gain) else cls(-math.inf, 0.0)
 
 
 @dataclass(frozen=True)

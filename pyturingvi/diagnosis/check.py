@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pyturingvi.diagnosis.chain_slopes import ChainIntegrals
+from pyturingvi.diagnosis.chained_locals import chained
 from pyturingvi.diagnosis.from_slopes import SlopeIntegrals
 from pyturingvi.diagnosis.moves import without_outliers
 from pyturingvi.errors import InputError
-from pyturingvi.families.base import BoundFamily
+from pyturingvi.families.base import BoundFamily, Family
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.noise import SAMPLE_STREAM, generator
@@ -101,10 +102,10 @@ class GlobalsCheck:
         return np.asarray(order[which[order]])
 
 
-def refinable(model: Model, check: GlobalsCheck | None) -> bool:
-    """Whether `Fit.refine` can integrate the locals out: by log terms, or as the check of a fit did."""
-    by_slopes = check is not None and not model.has_log_terms
-    return bool((model.has_term_gradients or by_slopes) and model.layout.n_global and model.layout.n_local)
+def refinable(model: Model, family: Family) -> bool:
+    """Whether `Fit.refine` can integrate the locals of a fit out: one by one, by log terms, or as a chain."""
+    known = model.has_term_gradients or chained(model, family)
+    return bool(known and model.layout.n_global and model.layout.n_local)
 
 
 def check_globals(model: Model, bound: BoundFamily, flat: np.ndarray, seed: int, n_rows: int) -> GlobalsCheck | None:

@@ -70,7 +70,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
                 moves, root = _moves_of_all(model, bound, fit.params, noise, source)
     except (InputError, np.linalg.LinAlgError):  # a family without a scale matrix, or one that has gone astray
         moves = None
-    labels, check = list(model.global_labels), _check(fit, bound, n, seed)
+    labels = list(model.global_labels)
     found: dict[str, Any] = {
         "status": fit.status,
         "message": fit.message,
@@ -86,12 +86,12 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "gain": _gain(fit),
         "has_locals": model.layout.n_local > 0,
         "integrated": integrated or fit.refined is not None,
-        "refinable": fit.refined is None and refinable(model, check),
+        "refinable": fit.refined is None and refinable(model, fit.family),
         "moves": moves,
         "advice": model.advice(),
         "warned": [_bare(words) for words in fit.warnings if words.startswith(DISTRUST) and fit.refined is None],
         "starts": fit.starts,
-        "check": check,
+        "check": _check(fit, bound, n, seed),
     }
     if fit.refined is not None:
         found |= _of_refined(fit.refined, labels, with_others=bool(others))

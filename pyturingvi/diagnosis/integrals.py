@@ -61,6 +61,10 @@ class IntegratedDensity(ABC):
     def count(self, size: int) -> int:
         """Nodes of an integral with so many along each variable, or so many draws."""
 
+    def doubt(self, z: np.ndarray) -> float:
+        """Nats: spread over z (n, d_z) of what the way of integrating leaves out, whatever the size."""
+        return 0.0
+
     @abstractmethod
     def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean (m, N, d_y) and covariance (m, N, d_y, d_y) of each local given the globals (m, d_z) and the data."""

@@ -49,11 +49,15 @@ def log_marginal(
 
 
 def integrals_of(
-    model: Model, parts: GlobalsAndLocals, size: int | None = None, seed: int = 0, otherwise: int | None = None
+    model: Model,
+    parts: GlobalsAndLocals,
+    size: int | None = None,
+    seed: int = 0,
+    otherwise: int | None = None,
+    *,
+    chain: bool = False,
 ) -> IntegratedDensity:
     """The integrals over the locals: on one grid where the model has such, else around the fit's conditionals.
-
-    Locals of a model without log terms are taken as a chain.
 
     Parameters
     ----------
@@ -63,10 +67,12 @@ def integrals_of(
         Of draws.
     otherwise : int, optional
         The size, where none is given and the model has no grid that knows its own.
+    chain : bool
+        Whether the locals are not independent of their neighbours given the globals.
     """
     layout = model.layout
-    if not model.has_log_terms:
-        return ChainedLocals(model, parts, size or otherwise, seed)
+    if chain:
+        return ChainedLocals(model, parts, size, seed)
     if layout.n_local and layout.local_dim == 1 and defines(model, "_on_grid"):
         own = model._on_grid(parts.local_mean, parts.local_scale[:, 0, 0], size)
         if own is not None:

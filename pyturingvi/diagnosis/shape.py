@@ -39,10 +39,11 @@ def shape_problems(fit: Fit, seed: int) -> tuple[list[str], list[str]]:
     they are many or where refining would help.
     """
     model, few = fit.model, fit.model.dim <= LARGEST_JOINT
+    can_refine = refinable(model, fit.family)
     try:  # a log density of the user's own, at points that the run itself did not visit
         if few and (found := diagnose(fit, seed=seed)).verdict == BAD:
             return [f"{DISTRUST} {found.reasons[0]} {MORE}"], []
-        check = _check(fit, seed) if refinable(model, None) or not few else None
+        check = _check(fit, seed) if can_refine or not few else None
     except Exception:
         return [], []
     if check is None or not check.told:
@@ -50,7 +51,7 @@ def shape_problems(fit: Fit, seed: int) -> tuple[list[str], list[str]]:
     words = (
         f"With the locals integrated out, {check.words}." if model.layout.n_local else f"By the slopes, {check.words}."
     )
-    if refinable(model, check):
+    if can_refine:
         return [], [f"{words} {REFINE}"]
     return [f"{DISTRUST} {words} tv.sample_nuts is the reference. {MORE}"], []
 

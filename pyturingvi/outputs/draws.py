@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyturingvi.diagnosis.chained_locals import chained
 from pyturingvi.diagnosis.integrated import integrals_of
 from pyturingvi.errors import InputError
 from pyturingvi.families.conditional import GlobalsAndLocals
@@ -37,7 +38,9 @@ class Draws:
             z = self._draw_globals(n, seed, least=1)
             parts = GlobalsAndLocals.of(self._bound, self.params)
             with one_blas_thread(), np.errstate(all="ignore"):
-                integrals = integrals_of(self.model, parts, self.refined.n_nodes)
+                integrals = integrals_of(
+                    self.model, parts, self.refined.n_nodes, chain=chained(self.model, self._bound.family)
+                )
                 return np.hstack([z, integrals.draw(z, generator(np, seed, SAMPLE_STREAM))])
         noise = np.empty((n, self._bound.noise_dim))
         self._bound.base.fill(generator(np, whole_number("seed", seed, 0, LARGEST_SEED), SAMPLE_STREAM), noise)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pyturingvi.diagnosis.chained_locals import chained
 from pyturingvi.diagnosis.integrals import IntegratedDensity
-from pyturingvi.diagnosis.weights import importance_weights
+from pyturingvi.diagnosis.weights import importance_weights, resampled
 from pyturingvi.engines.numpy_engine import NumpyEngine
 from pyturingvi.errors import InputError
-from pyturingvi.families import FullRank, Markov, Structured
+from pyturingvi.families import Family, FullRank, Markov, Structured
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.models.structure import locals_are_crossed
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _CHECKED = 16  # globals at which integrals are compared with twice the nodes
 _LOCALS_AT = 128  # globals over which the locals' moments are taken
 _MOST_UPDATES = 1000
+_LARGEST_DOUBT = 1.0  # nats; where filters have been held against them, integrals were ten times as good as they say
 _USUAL_UPDATES, _USUAL_DRAWS = 60, 5000
 _SMALL = 50  # variables up to which a global term may be had by way of all log terms, a million times
 
@@ -55,15 +57,17 @@ class Refined:
     problems: list[str]
 
 
-def check_refinable(model: Model, n_nodes: int | None = None, n_draws: int = 2000) -> None:
-    """Refuse, with the reason, to refine a model whose locals cannot be integrated out one by one, or not in memory.
+def check_refinable(model: Model, family: Family, n_nodes: int | None = None, n_draws: int = 2000) -> None:
+    """Refuse, with the reason, to refine a fit whose locals cannot be integrated out, or not in memory.
 
     Raises
     ------
     InputError, MemoryLimitError
     """
-    layout = model.layout
-    if model.has_log_terms and not model.has_term_gradients:
+    layout, chain = model.layout, chained(model, family)
+    if not model.has_log_terms and not chain:
+        raise InputError(f"refine cannot help {model.description}: {model.no_log_terms}.")
+    if not model.has_term_gradients and not chain:
         raise InputError(
             f"refine needs the gradients of log terms, and {model.description} gives none: define "
             "`_log_terms_and_gradient`."
@@ -73,12 +77,8 @@ def check_refinable(model: Model, n_nodes: int | None = None, n_draws: int = 200
             f"refine integrates the locals out to correct the globals; {model.label} has no "
             f"{'globals' if not layout.n_global else 'locals'}."
         )
-    check_refine_memory(layout, most_nodes(model, n_nodes), n_draws)
-    if (
-        not model.has_log_terms
-        and model.default_family != Markov.name
-        and locals_are_crossed(layout, model.gradient, "refine")
-    ):
+    check_refine_memory(layout, most_nodes(layout.local_dim, n_nodes, chain=chain), n_draws)
+    if chain and model.default_family != Markov.name and locals_are_crossed(layout, model.gradient, "refine"):
         raise InputError(
             f"refine cannot help {model.description}: {model.no_log_terms}, and given the globals its locals depend on "
             "others than their neighbours, so that they are no chain either."
@@ -90,7 +90,8 @@ def expected_seconds(fit: Fit) -> float:
     model, n_rows = fit.model, 2 * available_cores()
     parts = GlobalsAndLocals.of(fit.family.bind(model.layout), fit.params)
     with one_blas_thread(), Workers(available_cores()) as workers, np.errstate(all="ignore"):
-        integrals = Resolution(model, parts, 0, workers.map if model.thread_safe else map).at(None)
+        map_ = workers.map if model.thread_safe else map
+        integrals = Resolution(model, parts, 0, map_, chain=chained(model, fit.family)).at(None)
         z = Gaussian(parts.mean, parts.scale).draw(
             n_rows * max(1, integrals.rows // 4), generator(np, 0, SAMPLE_STREAM, 7)
         )
@@ -105,18 +106,18 @@ def expected_seconds(fit: Fit) -> float:
 def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: bool, checkpoint: Path | None) -> Refined:
     """See `Fit.refine`; the arguments are checked."""
     model = fit.model
-    check_refinable(model, n_nodes, n_draws)
+    check_refinable(model, fit.family, n_nodes, n_draws)
     if fit.status == "diverged":
         raise InputError(f"refine: this fit diverged ({fit.message}); there is nothing to go on from.")
     parts = GlobalsAndLocals.of(fit.family.bind(model.layout), fit.params)
-    chained = not model.has_log_terms and Markov.name in (model.default_family, fit.family.name)
+    chain = chained(model, fit.family)
     spec = replace(
         fit.spec,
-        family=(Markov() if chained else Structured()).config(),
+        family=(Markov() if chain else Structured()).config(),
         refine={"n_nodes": n_nodes, "n_draws": n_draws, "seed": seed, "of": fit.spec.family},
     )
     with one_blas_thread(), Workers(available_cores()) as workers, np.errstate(all="ignore"):
-        stepping = _Stepping(model, parts, spec, seed, workers)
+        stepping = _Stepping(model, parts, spec, seed, workers, chain=chain)
         if fit.family.independent:
             stepping.begin()
         return stepping.run(n_nodes, n_draws, progress, checkpoint)
@@ -125,9 +126,11 @@ def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: boo
 class _Stepping:
     """One refinement: q(z) = N(mean, scale scale'), and nodes that follow the fit's conditionals."""
 
-    def __init__(self, model: Model, parts: GlobalsAndLocals, spec: FitSpec, seed: int, workers: Workers) -> None:
-        self.model, self.parts, self.spec, self.seed = model, parts, spec, seed
-        self.nodes = Resolution(model, parts, seed, workers.map if model.thread_safe else map)
+    def __init__(
+        self, model: Model, parts: GlobalsAndLocals, spec: FitSpec, seed: int, workers: Workers, *, chain: bool
+    ) -> None:
+        self.model, self.parts, self.spec, self.seed, self.chain = model, parts, spec, seed, chain
+        self.nodes = Resolution(model, parts, seed, workers.map if model.thread_safe else map, chain=chain)
         self.mean, self.scale = parts.mean, parts.scale
         self.settings = _settings(len(parts.mean), seed)
         self.problems: list[str] = []
@@ -203,6 +206,12 @@ class _Stepping:
         few = z[np.argsort(-weights, kind="stable")[:: max(1, len(z) // _CHECKED)][:_CHECKED]]
         finer = self.nodes.at(2 * integrals.size)
         more = float((finer.log_density(few) - integrals.log_density(few)).mean())
+        doubt = finer.doubt(z[resampled(weights, _CHECKED, generator(np, self.seed, SAMPLE_STREAM, 10))])
+        if doubt > _LARGEST_DOUBT:
+            self.problems.append(
+                f"The locals are far from normal given the globals: integrals over them may be off by {doubt:.1f} nats "
+                "from one value of the globals to another. tv.sample_nuts is the reference."
+            )
         evidence, error = draws.log_total()
         bound, bound_error = draws.bound()
         return Refinement(
@@ -215,7 +224,7 @@ class _Stepping:
             bound_error=bound_error,
             log_evidence=evidence + more,
             log_evidence_error=error,
-            integration_error=abs(more),
+            integration_error=max(abs(more), doubt),
             n_nodes=integrals.size,
             n_steps=n_steps,
             tails=[model.global_labels[ridge.k] for ridge in draws.ridges],
@@ -231,8 +240,7 @@ class _Stepping:
             mean = found.weights @ found.draws
             scale = np.linalg.cholesky(weighted_covariance(found.draws, found.weights, mean))
         z = found.resample(_LOCALS_AT, generator(np, self.seed, SAMPLE_STREAM, 9))
-        chained = self.spec.family["family"] == Markov.name
-        return as_gaussian(integrals, self.parts, mean, scale, z, chained=chained)
+        return as_gaussian(integrals, self.parts, mean, scale, z, chained=self.chain)
 
     # ---- what is told -------------------------------------------------------------------------------------
     def _tell(self, outcome: Outcome, found: Refinement) -> None:

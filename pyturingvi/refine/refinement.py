@@ -35,7 +35,8 @@ class Refinement:
     log_evidence, log_evidence_error : float
         Estimate of the log marginal likelihood from the weights, with its standard error.
     integration_error : float
-        Nats by which the integrals with twice the nodes differ, all locals together; the estimates have it added.
+        Nats by which the integrals with twice the nodes differ, all locals together; the estimates have it added. Of a
+        chain, at least the spread over the globals of what its integrals leave out.
     n_nodes : int
         Nodes along each variable of a local, or draws of it, or pairs of draws of a chain of them.
     n_steps : int

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyturingvi.diagnosis.chained_locals import FIRST_PAIRS, PIECE
+from pyturingvi.diagnosis.chained_locals import PIECE
 from pyturingvi.diagnosis.integrals import IntegratedDensity, Map
 from pyturingvi.diagnosis.integrated import integrals_of
 from pyturingvi.diagnosis.nodes import count_of, is_grid
@@ -24,19 +24,14 @@ _FIRST_DRAWS = 128
 _MOST_NODES = 1 << 12  # of an integral
 
 
-def first_size(model: Model) -> int:
-    """Nodes along each variable of a local, or draws, that integrals begin with."""
-    if not model.has_log_terms:
-        return FIRST_PAIRS
-    local_dim = model.layout.local_dim
+def first_size(local_dim: int) -> int:
+    """Nodes along each variable of a local of this many, or draws, that integrals begin with."""
     return _FIRST_SIZES[local_dim] if is_grid(local_dim) else _FIRST_DRAWS
 
 
-def most_nodes(model: Model, size: int | None) -> int:
+def most_nodes(local_dim: int, size: int | None, *, chain: bool) -> int:
     """Nodes of a local's integral that are had at once: in the end twice the size tells the error of the integrals."""
-    if not model.has_log_terms:
-        return 2 * PIECE
-    return count_of(model.layout.local_dim, 2 * (size or first_size(model)))
+    return 2 * PIECE if chain else count_of(local_dim, 2 * (size or first_size(local_dim)))
 
 
 class Resolution:
@@ -46,15 +41,18 @@ class Resolution:
     ----------
     map_ : callable
         Goes through chunks of globals.
+    chain : bool
+        Whether the locals are integrated out as a chain.
     """
 
-    def __init__(self, model: Model, parts: GlobalsAndLocals, seed: int, map_: Map) -> None:
-        self.model, self.parts, self.seed, self._map = model, parts, seed, map_
+    def __init__(self, model: Model, parts: GlobalsAndLocals, seed: int, map_: Map, *, chain: bool = False) -> None:
+        self.model, self.parts, self.seed, self._map, self.chain = model, parts, seed, map_, chain
         self._bar: Any = None
 
     def at(self, size: int | None) -> IntegratedDensity:
         """The integrals with so many nodes along each variable, or with as many as they begin with."""
-        found = integrals_of(self.model, self.parts, size, self.seed, first_size(self.model))
+        first = first_size(self.model.layout.local_dim)
+        found = integrals_of(self.model, self.parts, size, self.seed, first, chain=self.chain)
         found.map = self._counted
         return found
 
