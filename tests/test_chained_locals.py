@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from targets import quick_fit
+from targets import fit_at, quick_fit
 from test_chain_check import LocalLevel, filtered, normal_chain
 
 import pyturingvi as tv
@@ -314,3 +314,13 @@ def test_the_curvature_costs_what_it_says() -> None:
     curvature = ChainCurvature(model, np.ones((9, 2)))
     curvature.expand(np.zeros((3, 2)), np.zeros((3, 9, 2)), np.ones((9, 2)))
     assert sum(calls) == 3 * curvature.cost
+
+
+def test_a_family_without_a_memory_is_not_trusted() -> None:
+    """Slopes around a fit tell nothing of a place that is far from it: in benchmarks/results/references.csv one is."""
+    model = volatility(60)
+    for family, far in ((tv.Structured(), True), (tv.MeanField(), True), (tv.Markov(), False)):
+        bound = family.bind(model.layout)
+        found = fit_at(model, family, bound.initial_flat(np.zeros(model.dim), 0.1)).diagnose()
+        assert any("take tv.Markov()" in reason for reason in found.reasons) == far
+        assert found.verdict == "do not trust" or not far

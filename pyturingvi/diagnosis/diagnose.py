@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyturingvi.diagnosis.chained_locals import chained
 from pyturingvi.diagnosis.check import GlobalsCheck, check_globals, refinable
 from pyturingvi.diagnosis.draws import log_ratios
 from pyturingvi.diagnosis.findings import Findings, GlobalMoves, RestartEnd
@@ -18,6 +19,7 @@ from pyturingvi.diagnosis.trend import last_third
 from pyturingvi.diagnosis.verdict import DISTRUST, MORE
 from pyturingvi.diagnosis.weights import importance_weights
 from pyturingvi.errors import InputError
+from pyturingvi.families import MeanField, Structured
 from pyturingvi.families.base import BoundFamily
 from pyturingvi.families.conditional import GlobalsAndLocals
 from pyturingvi.models.base import Model
@@ -83,6 +85,7 @@ def diagnose(fit: Fit, n: int = 1000, seed: int = 0, seeds: Sequence[int] | None
         "spread": spread,
         "joint": importance_weights(ratios) if fit.refined is None else fit.refined.importance,
         "refined": fit.refined is not None,
+        "forgetful": chained(model, fit.family) and fit.family.name in (MeanField.name, Structured.name),
         "gain": _gain(fit),
         "has_locals": model.layout.n_local > 0,
         "integrated": integrated or fit.refined is not None,

@@ -67,8 +67,9 @@ class Findings:
     """All figures that a verdict rests on.
 
     `cut_short` says that an optimizer that ends by itself had not when its updates were used up, and `capped` that
-    their number was not chosen by the user; `astray` is the fit's. `far_out` tells what a refined fit does not
-    know of its tails, `warned` what the end of the run found of the density's shape.
+    their number was not chosen by the user; `astray` is the fit's. `forgetful` says that the family takes locals as
+    independent that the model calls a chain. `far_out` tells what a refined fit does not know of its tails, `warned`
+    what the end of the run found of the density's shape.
     """
 
     status: str
@@ -86,6 +87,7 @@ class Findings:
     integrated: bool = False
     refinable: bool = False
     refined: bool = False
+    forgetful: bool = False
     far_out: list[str] = field(default_factory=list)
     moves: Moves | None = None
     globals: GlobalMoves | None = None

@@ -95,6 +95,11 @@ def _of_the_check(found: Findings) -> Iterator[tuple[int, str]]:
         alone = f" {remedy or 'tv.sample_nuts is the reference'}." if found.moves is None else ""
         out = ", with the locals integrated out," if found.has_locals else ""
         yield 2 if check.grave else 1, f"By the slopes{out} {check.words}.{alone}"
+    if found.forgetful:
+        yield (
+            2,
+            "The family takes the locals as independent, and the model says that they are a chain: take tv.Markov().",
+        )
 
 
 def _of_the_globals(found: Findings) -> Iterator[tuple[int, str]]:
