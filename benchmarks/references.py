@@ -1,4 +1,4 @@
-"""How right fits are: each global of ten problems against quadrature or a long run of NUTS, and the fits' verdicts.
+"""How right fits are: each global of twelve problems against quadrature or a long run of NUTS, and the fits' verdicts.
 
     python benchmarks/reference_exact.py                   # quadrature where it can be: results/references_exact.csv
     python benchmarks/references.py nuts [PROBLEM ...]     # NUTS, once: results/references_nuts.csv

@@ -44,8 +44,8 @@ def test_a_linear_chain_is_integrated_out_exactly(family: str, n: int, local_dim
     step = 1e-5
     there = [problem.log_marginal(a + da, b + db) for da, db in step * np.array([(1, 0), (-1, 0), (0, 1), (0, -1)])]
     differences = np.column_stack([there[0] - there[1], there[2] - there[3]]) / (2 * step)
-    # slopes are quadratic in neighbours, whose second moments are exact but for what is 32 variables away
-    np.testing.assert_allclose(slopes, differences, rtol=1e-6, atol=1e-2 if n * local_dim > 32 else 1e-5)
+    # slopes are quadratic in neighbours, whose second moments are exact but for what is 16 variables away
+    np.testing.assert_allclose(slopes, differences, rtol=1e-6, atol=5e-2 if n * local_dim > 16 else 1e-5)
 
 
 def test_moments_neighbours_and_draws_are_those_of_the_smoother() -> None:
@@ -56,11 +56,11 @@ def test_moments_neighbours_and_draws_are_those_of_the_smoother() -> None:
     mean = np.exp(1.8) * covariance @ problem.x
     blocks = covariance.reshape(12, 2, 12, 2)
     found, spread = integrals.moments(z)
-    np.testing.assert_allclose(found.ravel(), mean, atol=1e-8)
+    np.testing.assert_allclose(found.ravel(), mean, atol=1e-6)
     for n in range(12):
-        np.testing.assert_allclose(spread[0, n], blocks[n, :, n], atol=1e-8)
+        np.testing.assert_allclose(spread[0, n], blocks[n, :, n], atol=1e-4)
     for n in range(1, 12):
-        np.testing.assert_allclose(integrals.neighbours(z)[0, n - 1], blocks[n, :, n - 1], atol=1e-8)
+        np.testing.assert_allclose(integrals.neighbours(z)[0, n - 1], blocks[n, :, n - 1], atol=1e-4)
     n_draws = 4000
     draws = integrals.draw(np.repeat(z, n_draws, axis=0), np.random.default_rng(3))
     error = np.sqrt(np.diag(covariance) / n_draws)
@@ -155,8 +155,8 @@ def test_large_variances_are_not_taken_for_those_of_many_small_parts() -> None:
     assert abs(middle) < 0.3
     found = integrals._nearest(z)
     noise = np.random.default_rng(0).standard_normal((60, 500))
-    points = integrals._points(z[1], found.centre[1], found.factors[1], noise)  # type: ignore[arg-type]
-    even, odd = integrals._log_ratios(model.log_density(points), found.factors[1], noise)  # type: ignore[arg-type]
+    points = integrals._points(z[1], found, 1, noise)
+    even, odd = integrals._log_ratios(model.log_density(points), found, 1, noise)
     by_variance = even.mean() + 0.5 * (even.var() + (odd**2).mean()) - filtered(model.returns[:, 0], z[1])
     assert by_variance > 2.0
     assert out < 0.5
@@ -311,8 +311,8 @@ def test_the_curvature_costs_what_it_says() -> None:
     model, calls = problem.model, []
     plain = model._log_density_and_gradient
     model._log_density_and_gradient = lambda points: (calls.append(len(points)), plain(points))[1]  # type: ignore
-    curvature = ChainCurvature(model, np.ones((9, 2)))
-    curvature.expand(np.zeros((3, 2)), np.zeros((3, 9, 2)), np.ones((9, 2)))
+    curvature = ChainCurvature(model)
+    curvature.expand(np.zeros((3, 2)), np.zeros((3, 9, 2)), np.ones((9, 2)), np.ones((9, 2)))
     assert sum(calls) == 3 * curvature.cost
 
 

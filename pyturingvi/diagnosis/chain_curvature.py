@@ -48,31 +48,33 @@ class ChainCurvature:
     Parameters
     ----------
     model : Model
-    widths : (N, d_y) array
-        Of each variable given the globals: the length of a step.
     reach : float
         How many widths a variable is moved; with the square root of 3 its own curvature and mean slope are those of
         Gauss-Hermite quadrature with three nodes.
+
+    Widths are standard deviations of the variables given the globals, (N, d_y), or of each row's own, (m, N, d_y).
     """
 
-    def __init__(self, model: Model, widths: np.ndarray, reach: float = 1.0) -> None:
-        self.model, self.widths, self.reach = model, widths, reach
+    def __init__(self, model: Model, reach: float = 1.0) -> None:
+        self.model, self.reach = model, reach
 
     @property
     def cost(self) -> int:
         """Evaluations of the gradient for an expansion."""
-        return 1 + 2 * COLOURS * int(self.widths.shape[1])
+        return 1 + 2 * COLOURS * self.model.layout.local_dim
 
     def at(self, z: np.ndarray, locals_: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`log p` (m,), and its slopes in the locals (m, N, d_y), in units of the widths."""
+        """`log p` (m,), and its slopes in the locals (m, N, d_y)."""
         density, slopes = self.model._log_density_and_gradient(np.hstack([z, locals_.reshape(len(z), -1)]))
         of_locals = np.asarray(slopes, dtype=np.float64)[:, z.shape[1] :].reshape(locals_.shape)
-        return np.asarray(density, dtype=np.float64), of_locals * self.widths
+        return np.asarray(density, dtype=np.float64), of_locals
 
-    def expand(self, z: np.ndarray, centre: np.ndarray, sides: np.ndarray) -> Expansion:
+    def expand(self, z: np.ndarray, centre: np.ndarray, widths: np.ndarray, sides: np.ndarray) -> Expansion:
         """Around the locals `centre` (m, N, d_y); `sides` (N, d_y) of +-1 say where each is moved first."""
         (m, n, d_y), reach = centre.shape, self.reach
+        widths = np.broadcast_to(widths, centre.shape)
         values, slope = self.at(z, centre)
+        slope *= widths
         mean_slope = slope.copy()
         diagonal, below = np.empty((m, n, d_y, d_y)), np.zeros((m, n - 1, d_y, d_y))
         both = np.concatenate([z, z])
@@ -80,9 +82,10 @@ class ChainCurvature:
             own = slice(colour, None, COLOURS)
             first = colour or COLOURS  # the first of them that has one before it
             for j in range(d_y):
-                move = np.zeros((n, d_y))
-                move[own, j] = reach * sides[own, j] * self.widths[own, j]
+                move = np.zeros(centre.shape)
+                move[:, own, j] = reach * sides[own, j] * widths[:, own, j]
                 slopes = self.at(both, np.concatenate([centre + move, centre - move]))[1].reshape(2, m, n, d_y)
+                slopes *= widths
                 mean_slope += (slopes[0] + slopes[1] - 2 * slope) / (2 * reach**2)
                 change = (slopes[0] - slopes[1]) / (2 * reach)
                 diagonal[:, own, :, j] = change[:, own] * sides[own, j, None]
@@ -92,12 +95,14 @@ class ChainCurvature:
                 below[:, first - 1 :: COLOURS, j] += 0.5 * before * sides[first::COLOURS, j, None]
         return Expansion(values, slope, mean_slope, 0.5 * (diagonal + np.swapaxes(diagonal, 2, 3)), below)
 
-    def separate(self, z: np.ndarray, centre: np.ndarray, sides: np.ndarray, others: np.ndarray) -> bool:
+    def separate(
+        self, z: np.ndarray, centre: np.ndarray, widths: np.ndarray, sides: np.ndarray, others: np.ndarray
+    ) -> bool:
         """Whether locals depend on their neighbours only, as far as one point of the globals z (1, d_z) shows.
 
         The columns of the curvature must be the same when the others that move with a local are on other sides.
         """
-        first, second = (self.expand(z, centre, one) for one in (sides, others))
+        first, second = (self.expand(z, centre, widths, one) for one in (sides, others))
         change = ((first.own - second.own) ** 2).sum() + ((first.below - second.below) ** 2).sum()
         return bool(change <= SEPARATE**2)
 

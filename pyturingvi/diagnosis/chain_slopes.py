@@ -45,7 +45,7 @@ class ChainIntegrals:
         self.parts = GlobalsAndLocals.of(bound, flat)
         self._shape = layout.n_local, layout.local_dim
         self._widths = self.parts.local_widths
-        self._curvature = ChainCurvature(model, self._widths)
+        self._curvature = ChainCurvature(model)
         self._constant = np.linalg.slogdet(self.parts.scale)[1] + np.log(self._widths).sum()
         self._constant += 0.5 * self._widths.size * math.log(2 * math.pi)
         self.sides = source.choice([-1.0, 1.0], size=self._shape)
@@ -58,7 +58,7 @@ class ChainIntegrals:
 
     def separate(self, noise: np.ndarray) -> bool:
         """Whether given the globals locals depend on their neighbours only, as far as a point, noise (d_z,), shows."""
-        return self._curvature.separate(*self._middle(noise[None]), self.sides, self._other_sides)
+        return self._curvature.separate(*self._middle(noise[None]), self._widths, self.sides, self._other_sides)
 
     def log_ratio(self, noise: np.ndarray) -> np.ndarray:
         """`log p(z, x) - log q(z)` (n,) where the globals' noise is (n, d_z)."""
@@ -104,7 +104,7 @@ class ChainIntegrals:
 
     def _expand(self, z: np.ndarray, centre: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Integrals without log q (m,), what of each comes from the mode's distance (m,), and the way there."""
-        at = self._curvature.expand(z, centre, self.sides)
+        at = self._curvature.expand(z, centre, self._widths, self.sides)
         found, gain, step = np.full(len(z), np.nan), np.full(len(z), np.nan), np.zeros_like(centre)
         for k, b in enumerate(at.slope):
             factor = ChainFactor.of(-at.own[k], -at.below[k])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,12 @@ from pyturingvi.models.base import Model
 
 FIRST_PAIRS = 32  # of draws
 PIECE = 16  # of them whose points are had at once
-_PAIRS_A_VARIABLE = 4  # of a local, so that the noise of neighbours is orthogonal
+_WIDEST, _PAIRS_A_VARIABLE = 64, 4  # pairs, of all and for each variable of a local, whose noise is made orthogonal
 _CLOSE = 0.02  # nats that a step to the best q gains, below which it is the last
 _LARGEST_GAIN = 0.002  # nats a variable, half the variance: beyond it only what draws have seen counts
-_ROUNDS, _SHORTER = 8, 0.3
-_WIDENINGS, _SAME_WIDTH, _FIRST_ROUNDS = 8, 1.1, 40
+_ROUNDS, _SHORTER = 20, 0.3
+_SAME_WIDTH, _NEAR_WIDTH, _FIRST_ROUNDS = 1.1, 1.4, 40
+_PART = 0.5  # widths that differences of slopes go
 _CANDIDATES = 8  # pairs, one of which is a draw
 
 
@@ -65,16 +67,17 @@ class ChainedLocals(IntegratedDensity):
         layout, source = model.layout, np.random.default_rng(seed)
         self.model, self.parts = model, parts
         self._shape = layout.n_local, layout.local_dim
-        self.size = max(size or FIRST_PAIRS, _PAIRS_A_VARIABLE * layout.local_dim)
+        width = max(min(size or FIRST_PAIRS, _WIDEST), _PAIRS_A_VARIABLE * layout.local_dim)
+        self.size = width * -(-(size or FIRST_PAIRS) // width)
         self.sides, others = source.choice([-1.0, 1.0], size=(2, *self._shape))
-        self._noise = _Noise.draw(layout.n_local_total, self.size, source)
+        self._noise = _orthogonal_noise(layout.n_local_total, self.size, width, source)
         # noise of the variance, spread over the globals, moves each by a tenth of its standard deviation at most
         self.tolerance = min(0.1 * math.sqrt(1 + layout.n_global), 0.5)
         self.row_bytes = 8 * layout.dim * 16
-        self._offset = np.zeros(self._shape)
-        self._curvature = ChainCurvature(model, parts.local_widths, math.sqrt(3.0))
+        self._offset, self._widths = np.zeros(self._shape), parts.local_widths
+        self._curvature = ChainCurvature(model, math.sqrt(3.0))
         middle = parts.mean[None]
-        if not self._curvature.separate(middle, self._start(middle), self.sides, others):
+        if not self._curvature.separate(middle, self._start(middle), self._widths, self.sides, others):
             raise InputError(
                 f"refine cannot help {model.description}: a local depends on others than its neighbours, also given "
                 "the globals."
@@ -83,16 +86,9 @@ class ChainedLocals(IntegratedDensity):
 
     def _settle(self, middle: np.ndarray) -> None:
         """Widths and means of the locals at the mean of the globals, whatever the fit's own are."""
-        for _ in range(_WIDENINGS):
-            found = self._nearest(middle, _FIRST_ROUNDS)
-            if found.factors[0] is None:
-                return
-            self._offset = self._offset + (found.centre - self._start(middle))[0]
-            spread = found.factors[0].spread(self._noise.columns(slice(None)))
-            wider = np.sqrt((spread**2).mean(axis=1)).reshape(self._shape)
-            self._curvature = ChainCurvature(self.model, wider * self._curvature.widths, math.sqrt(3.0))
-            if max(wider.max(), 1 / wider.min()) < _SAME_WIDTH:
-                return
+        found = self._nearest(middle, _FIRST_ROUNDS)
+        if found.factors[0] is not None:
+            self._offset, self._widths = (found.centre - self._start(middle))[0], found.widths[0]
 
     def count(self, size: int) -> int:
         return 2 * size
@@ -107,6 +103,14 @@ class ChainedLocals(IntegratedDensity):
         spread = self._spread(self._nearest(z))
         return np.asarray(np.einsum("mnik,mnjk->mnij", spread[:, 1:], spread[:, :-1]) / spread.shape[3])
 
+    def moved(self, mean: np.ndarray, scale: np.ndarray) -> GlobalsAndLocals:
+        """Where the chain is to be looked for with the globals at `mean + scale u`: what `parts` is for others."""
+        z = np.concatenate([mean[None], mean + scale.T, mean - scale.T])
+        found = [self._nearest(z[first : first + self.rows], _FIRST_ROUNDS) for first in range(0, len(z), self.rows)]
+        centre = np.concatenate([one.centre.reshape(len(one.centre), -1) for one in found])
+        border = 0.5 * (centre[1 : 1 + len(mean)] - centre[1 + len(mean) :])
+        return GlobalsAndLocals(mean, scale, centre[0], border, np.linalg.cholesky(self.moments(mean[None])[1][0]))
+
     def draw(self, z: np.ndarray, source: np.random.Generator) -> np.ndarray:
         """One of a few draws of q(y | z), by its weight."""
         out = np.empty((len(z), self.model.layout.n_local_total))
@@ -118,8 +122,8 @@ class ChainedLocals(IntegratedDensity):
                     out[first + k] = found.centre[k].ravel()
                     continue
                 noise = source.standard_normal((out.shape[1], _CANDIDATES))
-                points = self._points(part[k], found.centre[k], factor, noise)
-                even, odd = self._log_ratios(self.model._log_density(points), factor, noise)
+                points = self._points(part[k], found, k, noise)
+                even, odd = self._log_ratios(self.model._log_density(points), found, k, noise)
                 logs = np.nan_to_num(np.concatenate([even + odd, even - odd]), nan=-np.inf)
                 shares = np.exp(logs - max(logs.max(), -1e300))
                 chosen = int((np.cumsum(shares) < source.uniform() * shares.sum()).sum())
@@ -142,50 +146,57 @@ class ChainedLocals(IntegratedDensity):
 
     def _value(self, z: np.ndarray, found: _Chains, k: int, *, gradient: bool = False) -> tuple[_Cumulants, np.ndarray]:
         """The log density at one row, and where asked for its slope (d_z,)."""
-        factor, slope, evens, odds = found.factors[k], np.zeros(len(z)), [], []
-        if factor is None:
+        slope, evens, odds = np.zeros(self.model.dim), [], []
+        if found.factors[k] is None:
             return _Cumulants(-np.inf, 0.0), np.full(len(z), np.nan)
         for first in range(0, self.size, PIECE):
-            noise = self._noise.columns(slice(first, first + PIECE))
-            points = self._points(z, found.centre[k], factor, noise)
+            noise = self._noise[:, first : first + PIECE]
+            points = self._points(z, found, k, noise)
             if gradient:
                 density, slopes = self.model._log_density_and_gradient(points)
-                slope += np.asarray(slopes, dtype=np.float64)[:, : len(z)].sum(axis=0)
+                slope += np.asarray(slopes, dtype=np.float64).sum(axis=0) / (2 * self.size)
             else:
                 density = self.model._log_density(points)
-            even, odd = self._log_ratios(density, factor, noise)
+            even, odd = self._log_ratios(density, found, k, noise)
             evens.append(even)
             odds.append(odd)
-        return _Cumulants.of(np.concatenate(evens), np.concatenate(odds), self._noise.signs.size), slope / (
-            2 * self.size
-        )
+        if gradient:
+            self._correct(slope, z, found, k)
+        sums = _Cumulants.of(np.concatenate(evens), np.concatenate(odds), len(self._noise))
+        return sums, slope[: len(z)]
 
-    def _log_ratios(self, density: Any, factor: ChainFactor, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _correct(self, slope: np.ndarray, z: np.ndarray, found: _Chains, k: int) -> None:
+        """Add what the mean slope over draws, (d,) by globals and locals, lacks where that in the locals is not 0.
+
+        The best q moves with the globals; what it gains by that is the slope of the globals one Newton step further on.
+        """
+        move = found.newton_step(k, slope[len(z) :])
+        part = min(1.0, _PART / max(float(np.abs(move / found.widths[k].ravel()).max()), 1e-300))
+        ahead, behind = (np.concatenate([z, found.centre[k].ravel() + side * part * move]) for side in (1, -1))
+        slopes = np.asarray(self.model._log_density_and_gradient(np.stack([ahead, behind]))[1], dtype=np.float64)
+        gain = 0.5 * float(slope[len(z) :] @ move)
+        slope[: len(z)] += 0.5 / part * min(1.0, 1 / math.sqrt(max(gain, 1e-300))) * (slopes[0] - slopes[1])[: len(z)]
+
+    def _log_ratios(self, density: Any, found: _Chains, k: int, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Even and odd parts (n,) of `log p - log q` over pairs of draws with these log densities (2 n,)."""
         here, there = np.asarray(density, dtype=np.float64).reshape(2, -1)
-        log_q = self._log_height(factor) - 0.5 * (noise**2).sum(axis=0)
+        log_q = found.log_heights[k] - 0.5 * (noise**2).sum(axis=0)
         return 0.5 * (here + there) - log_q, 0.5 * (here - there)
 
-    def _log_height(self, factor: ChainFactor) -> float:
-        """Log density of q at its mean."""
-        widths = self._curvature.widths
-        return factor.half_log_det - float(np.log(widths).sum()) - 0.5 * widths.size * math.log(2 * math.pi)
-
-    def _points(self, z: np.ndarray, centre: np.ndarray, factor: ChainFactor, noise: np.ndarray) -> np.ndarray:
-        """Draws (2 n, d) of q from noise (N d_y, n): one side, then the other."""
-        moves = (self._curvature.widths.ravel()[:, None] * factor.spread(noise)).T
-        points = np.empty((2 * len(moves), len(z) + centre.size))
+    def _points(self, z: np.ndarray, found: _Chains, k: int, noise: np.ndarray) -> np.ndarray:
+        """Draws (2 n, d) of the k-th q from noise (N d_y, n): one side, then the other."""
+        moves, centre = found.spread(k, noise).T, found.centre[k].ravel()
+        points = np.empty((2 * len(moves), len(z) + len(centre)))
         points[:, : len(z)] = z
-        np.add(centre.ravel(), moves, out=points[: len(moves), len(z) :])
-        np.subtract(centre.ravel(), moves, out=points[len(moves) :, len(z) :])
+        np.add(centre, moves, out=points[: len(moves), len(z) :])
+        np.subtract(centre, moves, out=points[len(moves) :, len(z) :])
         return points
 
     def _spread(self, found: _Chains) -> np.ndarray:
         """Where draws of one side lie (m, N, d_y, n), from the mean."""
-        noise = self._noise.columns(slice(None))
-        nothing = np.zeros_like(noise)
-        spread = np.stack([nothing if one is None else one.spread(noise) for one in found.factors])
-        return np.asarray(self._curvature.widths[..., None] * spread.reshape(len(spread), *self._shape, -1))
+        noise = self._noise
+        spread = np.stack([found.spread(k, noise) for k in range(len(found.factors))])
+        return spread.reshape(len(spread), *self._shape, -1)
 
     # ---- the nearest Gaussian -----------------------------------------------------------------------------
     def _start(self, z: np.ndarray) -> np.ndarray:
@@ -195,27 +206,43 @@ class ChainedLocals(IntegratedDensity):
         return np.asarray(found + self._offset)
 
     def _nearest(self, z: np.ndarray, rounds: int = _ROUNDS) -> _Chains:
-        """The best q(y | z) for rows of z, by Newton's method; steps that lead away are shortened."""
+        """The best q(y | z) for rows of z, by Newton's method; steps that lead away are shortened.
+
+        What a variable is averaged over is as wide as it is under q itself, which is seen after a round.
+        """
         centre = self._start(z)
-        step, gain = np.zeros_like(centre), np.full(len(z), np.inf)
-        factors: list[ChainFactor | None] = [None] * len(z)
-        todo = np.arange(len(z))
+        widths = np.tile(self._widths, (len(z), 1, 1))
+        step, gain, change = np.zeros_like(centre), np.full(len(z), np.inf), np.full(len(z), np.inf)
+        found, todo = _Chains(centre, widths.copy(), [None] * len(z)), np.arange(len(z))
         for _ in range(rounds):
             trial = centre[todo] + step[todo]
-            at = self._curvature.expand(z[todo], trial, self.sides)
+            at, again = self._curvature.expand(z[todo], trial, widths[todo], self.sides), []
             for i, k in enumerate(todo):
                 factor = ChainFactor.of(-at.own[i], -at.below[i])
                 slope = at.mean_slope[i].ravel()
                 way = None if factor is None else factor.solve(slope)
-                if way is not None and 0.5 * (slope @ way) < gain[k]:
-                    centre[k], factors[k], gain[k] = trial[i], factor, 0.5 * (slope @ way)
-                    step[k] = self._curvature.widths * way.reshape(self._shape)
-                else:
+                better = way is not None and 0.5 * (slope @ way) < max(gain[k], _CLOSE)
+                if factor is None or way is None or not better:
                     step[k] *= _SHORTER
-            todo = todo[gain[todo] > _CLOSE]
+                    again.append(k)
+                    continue
+                centre[k], gain[k] = trial[i], 0.5 * (slope @ way)
+                found.factors[k], found.widths[k] = factor, widths[k]
+                step[k] = widths[k] * way.reshape(self._shape)
+                if change[k] > _NEAR_WIDTH:  # what is left of a smaller change is its square
+                    wider = np.sqrt((factor.spread(self._noise) ** 2).mean(axis=1)).reshape(self._shape)
+                    widths[k] = widths[k] * wider
+                    change[k] = max(wider.max(), 1 / wider.min())
+                    if change[k] > _SAME_WIDTH:
+                        again.append(k)
+                        continue
+                if gain[k] > _CLOSE:
+                    again.append(k)
+            todo = np.array(again, dtype=int)
             if not len(todo):
                 break
-        return _Chains(centre + step, factors)
+        centre += step  # that of `found`
+        return found
 
 
 @dataclass(frozen=True)
@@ -239,25 +266,42 @@ class _Cumulants:
 
 @dataclass(frozen=True)
 class _Chains:
-    """Means (m, N, d_y) of m Gaussians, and the factors of their precisions in units of the widths; None: not found."""
+    """Gaussians of the chain at m values of the globals.
+
+    Means (m, N, d_y), and the factors of their precisions in units of the widths (m, N, d_y); None: not found.
+    """
 
     centre: np.ndarray
+    widths: np.ndarray
     factors: list[ChainFactor | None]
 
+    @cached_property
+    def log_heights(self) -> np.ndarray:
+        """Log densities (m,) at the means."""
+        half = np.array([math.nan if one is None else one.half_log_det for one in self.factors])
+        size = self.widths[0].size
+        return np.asarray(half - np.log(self.widths).sum(axis=(1, 2)) - 0.5 * size * math.log(2 * math.pi))
 
-@dataclass(frozen=True)
-class _Noise:
-    """Noise (N d_y, n) whose rows are orthogonal to the n - 1 around them, with mean square 1."""
+    def newton_step(self, k: int, slope: np.ndarray) -> np.ndarray:
+        """By how much the k-th mean would have to be moved (N d_y,), where the mean slope is `slope` (N d_y,)."""
+        factor, widths = self.factors[k], self.widths[k].ravel()
+        return np.zeros_like(slope) if factor is None else widths * factor.solve(widths * slope)
 
-    rows: np.ndarray
-    signs: np.ndarray
+    def spread(self, k: int, noise: np.ndarray) -> np.ndarray:
+        """Where draws of the k-th lie (N d_y, n), from its mean."""
+        factor = self.factors[k]
+        return np.zeros_like(noise) if factor is None else self.widths[k].ravel()[:, None] * factor.spread(noise)
 
-    @classmethod
-    def draw(cls, size: int, n: int, source: np.random.Generator) -> _Noise:
-        rotation = np.linalg.qr(source.standard_normal((n, n)))[0]
-        return cls(math.sqrt(n) * rotation, source.choice([-1.0, 1.0], size=size))
 
-    def columns(self, which: slice) -> np.ndarray:
-        """Some of its columns (N d_y, k)."""
-        some = self.rows[:, which]
-        return np.asarray(some[np.arange(len(self.signs)) % len(some)] * self.signs[:, None])
+def _orthogonal_noise(size: int, n: int, width: int, source: np.random.Generator) -> np.ndarray:
+    """Noise (size, n) with mean square 1, each row orthogonal to the `width / 2` before it, in columns of a width.
+
+    Otherwise it is random: what is of higher order in many variables then varies as little as in independent draws.
+    """
+    blocks, window = n // width, width // 2
+    found = source.standard_normal((size, blocks, width))
+    for t in range(size):
+        before = found[max(0, t - window) : t]
+        found[t] -= np.einsum("wb,wbk->bk", np.einsum("wbk,bk->wb", before, found[t]), before) / width
+        found[t] *= math.sqrt(width) / np.linalg.norm(found[t], axis=1, keepdims=True)
+    return found.reshape(size, n)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyturingvi.diagnosis.chained_locals import chained
+from pyturingvi.diagnosis.chained_locals import ChainedLocals, chained
 from pyturingvi.diagnosis.integrals import IntegratedDensity
 from pyturingvi.diagnosis.weights import importance_weights, resampled
 from pyturingvi.engines.numpy_engine import NumpyEngine
@@ -158,6 +158,9 @@ class _Stepping:
                 outcome = self._step(integrals, again)
                 outcome.n_updates += earlier
                 monitor.rows += [(row[0] + earlier, *row[1:]) for row in again.rows]
+        if isinstance(integrals, ChainedLocals):  # the fit may have been far away
+            self.nodes.parts = self.parts = integrals.moved(self.mean, self.scale)
+            integrals = self.nodes.at(integrals.size)
         with self.nodes.bar(f"{self.model.label} weights", progress):
             refinement = self._weigh(integrals, n_draws, outcome.n_updates)
         outcome.params = self._flat(integrals, refinement)
