@@ -209,7 +209,9 @@ def refined(fit: Fit, *, progress: bool) -> Fit:
         fit.status = "interrupted"
         fit.message += "; refining was interrupted, so that the globals are the fit's own"
         return fit
-    found.warnings = [*fit.warnings, *found.warnings]
+    old, new = fit.starts, found.starts
+    moot = old.words if old is not None and new is not None and not new.disagree else None
+    found.warnings = [words for words in fit.warnings if words != moot] + found.warnings
     return found
 
 

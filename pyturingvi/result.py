@@ -278,7 +278,9 @@ class Fit(Draws):
         )
         family = family_from_config(found.spec.family)
         refined = Fit(self.model, family, found.spec, found.outcome, found.rows, self.seconds + found.seconds)
-        refined.refined, refined.warnings, refined.starts = found.refinement, found.problems, self.starts
+        refined.refined, refined.warnings = found.refinement, found.problems
+        if self.starts is not None:
+            refined.starts = self.starts.beside(self, refined) if found.refinement.weighted else self.starts
         for problem in found.problems:
             warnings.warn(f"{self.model.label}: {problem}", ConvergenceWarning, stacklevel=2)
         return refined

@@ -114,21 +114,32 @@ class ChainedLocals(IntegratedDensity):
     def draw(self, z: np.ndarray, source: np.random.Generator) -> np.ndarray:
         """One of a few draws of q(y | z), by its weight."""
         out = np.empty((len(z), self.model.layout.n_local_total))
-        for first in range(0, len(z), rows := self.rows):
-            part = z[first : first + rows]
+        different, which = np.unique(z, axis=0, return_inverse=True)  # weighted draws of the globals repeat
+        order = np.argsort(which, kind="stable")
+        ends = np.cumsum(np.bincount(which))
+        for first in range(0, len(different), self.rows):
+            part = different[first : first + self.rows]
             found = self._nearest(part)
-            for k, factor in enumerate(found.factors):
-                if factor is None:  # no draw is better than the middle
-                    out[first + k] = found.centre[k].ravel()
-                    continue
-                noise = source.standard_normal((out.shape[1], _CANDIDATES))
-                points = self._points(part[k], found, k, noise)
-                even, odd = self._log_ratios(self.model._log_density(points), found, k, noise)
-                logs = np.nan_to_num(np.concatenate([even + odd, even - odd]), nan=-np.inf)
-                shares = np.exp(logs - max(logs.max(), -1e300))
-                chosen = int((np.cumsum(shares) < source.uniform() * shares.sum()).sum())
-                out[first + k] = points[min(chosen, len(logs) - 1), z.shape[1] :]
+            for k in range(len(part)):
+                of_row = order[ends[first + k - 1] if first + k else 0 : ends[first + k]]
+                self._draw_row(part[k], found, k, of_row, out, source)
         return out
+
+    def _draw_row(
+        self, z: np.ndarray, found: _Chains, k: int, rows: np.ndarray, out: np.ndarray, source: np.random.Generator
+    ) -> None:
+        """Write draws of the k-th chain into some rows."""
+        for row in rows:
+            if found.factors[k] is None:  # no draw is better than the middle
+                out[row] = found.centre[k].ravel()
+                continue
+            noise = source.standard_normal((out.shape[1], _CANDIDATES))
+            points = self._points(z, found, k, noise)
+            even, odd = self._log_ratios(self.model._log_density(points), found, k, noise)
+            logs = np.nan_to_num(np.concatenate([even + odd, even - odd]), nan=-np.inf)
+            shares = np.exp(logs - max(logs.max(), -1e300))
+            chosen = int((np.cumsum(shares) < source.uniform() * shares.sum()).sum())
+            out[row] = points[min(chosen, len(logs) - 1), len(z) :]
 
     # ---- values -------------------------------------------------------------------------------------------
     def _values(self, z: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +45,13 @@ class Starts:
     def disagree(self) -> bool:
         """Whether starts that fit equally well end at different places."""
         return self.distance > _APART
+
+    def beside(self, fit: Fit, refined: Fit) -> Starts:
+        """The same, with the distance in the standard deviations of the fit refined."""
+        if not self.where:
+            return self
+        k = list(fit.model.global_labels).index(self.where)
+        return replace(self, distance=float(self.distance * fit.global_sds[k] / refined.global_sds[k]))
 
     @property
     def words(self) -> str:

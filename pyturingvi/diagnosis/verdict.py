@@ -22,7 +22,7 @@ TAIL_RATIO, TAIL_K = 1.3, 0.5  # between standard deviations, where the weights 
 LARGE_GAIN = 5.0  # nats in a third of a run
 EQUAL_ELBOS, LESSER_MODE = 2.0, 10.0  # nats between modes as good, beside six errors; and that may still matter
 TOO_NOISY = 20.0  # nats: an ELBO that is known no better tells no mode from another
-EVEN = 0.95  # of the draws, as effective sample size: weights so much alike have no tail that could count
+EVEN = 0.9  # of the draws, as effective sample size: weights so much alike have no tail that could count
 LARGE_SPREAD = 1.5  # nats between the log weights of draws: more than that, and the density has another shape
 
 

@@ -12,6 +12,7 @@ from pyturingvi.diagnosis.weights import ImportanceWeights, resampled
 
 _ARRAYS = ("draws", "weights")
 LARGEST_SD_ERROR = 0.15  # standard error of a standard deviation, as a share of it, above which that is told
+EVEN_SHARE = 0.9  # from which weights are used whatever their tail looks like
 LEAST_SHARE = 0.1  # effective sample size over draws below which the weights are not used
 
 

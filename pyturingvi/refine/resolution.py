@@ -31,7 +31,7 @@ def first_size(local_dim: int) -> int:
 
 def most_nodes(local_dim: int, size: int | None, *, chain: bool) -> int:
     """Nodes of a local's integral that are had at once: in the end twice the size tells the error of the integrals."""
-    return 2 * PIECE if chain else count_of(local_dim, 2 * (size or first_size(local_dim)))
+    return max(2 * PIECE, size or 0) if chain else count_of(local_dim, 2 * (size or first_size(local_dim)))
 
 
 class Resolution:
