@@ -16,6 +16,7 @@ from pyturingvi.diagnosis.from_slopes import FLATTEST, SEPARATE
 from pyturingvi.models.base import Model
 
 COLOURS = 3  # one apart more than neighbours are: no local has two that move beside it
+_ROUNDING = 1e-6  # of curvatures, where widths are far from what they should be
 _STEEPEST = 64.0  # what is added to curvatures that bend the wrong way at most, in units of the widths'
 
 
@@ -104,7 +105,8 @@ class ChainCurvature:
         """
         first, second = (self.expand(z, centre, widths, one) for one in (sides, others))
         change = ((first.own - second.own) ** 2).sum() + ((first.below - second.below) ** 2).sum()
-        return bool(change <= SEPARATE**2)
+        size = (first.own**2).sum() + (first.below**2).sum()
+        return bool(change <= SEPARATE**2 + _ROUNDING**2 * size)
 
 
 @dataclass(frozen=True)

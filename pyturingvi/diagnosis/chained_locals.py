@@ -61,7 +61,7 @@ class ChainedLocals(IntegratedDensity):
         If the locals do not form a chain at the mean of the globals.
     """
 
-    far, low, cheap = 1.5, 6.0, 0.1
+    far, low, cheap, most = 1.5, 6.0, 0.1, 512
 
     def __init__(self, model: Model, parts: GlobalsAndLocals, size: int | None, seed: int = 0) -> None:
         layout, source = model.layout, np.random.default_rng(seed)
@@ -182,11 +182,13 @@ class ChainedLocals(IntegratedDensity):
         The best q moves with the globals; what it gains by that is the slope of the globals one Newton step further on.
         """
         move = found.newton_step(k, slope[len(z) :])
-        part = min(1.0, _PART / max(float(np.abs(move / found.widths[k].ravel()).max()), 1e-300))
+        longest, gain = float(np.abs(move / found.widths[k].ravel()).max()), 0.5 * float(slope[len(z) :] @ move)
+        if not (math.isfinite(longest) and gain > 0):
+            return
+        part = min(1.0, _PART / longest)
         ahead, behind = (np.concatenate([z, found.centre[k].ravel() + side * part * move]) for side in (1, -1))
         slopes = np.asarray(self.model._log_density_and_gradient(np.stack([ahead, behind]))[1], dtype=np.float64)
-        gain = 0.5 * float(slope[len(z) :] @ move)
-        slope[: len(z)] += 0.5 / part * min(1.0, 1 / math.sqrt(max(gain, 1e-300))) * (slopes[0] - slopes[1])[: len(z)]
+        slope[: len(z)] += 0.5 / part * min(1.0, 1 / math.sqrt(gain)) * (slopes[0] - slopes[1])[: len(z)]
 
     def _log_ratios(self, density: Any, found: _Chains, k: int, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Even and odd parts (n,) of `log p - log q` over pairs of draws with these log densities (2 n,)."""

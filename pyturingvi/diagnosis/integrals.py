@@ -32,6 +32,8 @@ class IntegratedDensity(ABC):
         Nats below the highest density, beyond which that is not looked for.
     cheap : float
         How many rows are had in the time of one integrated by quadrature, as a rule.
+    most : int
+        Nodes of an integral, beyond which no more are tried.
     """
 
     size: int
@@ -41,6 +43,7 @@ class IntegratedDensity(ABC):
     far: float = 0.3
     low: float = 12.0
     cheap: float = 1.0
+    most: int = 1 << 12
 
     def log_density(self, z: np.ndarray) -> np.ndarray:
         """Log density (n,) of the globals z (n, d_z)."""

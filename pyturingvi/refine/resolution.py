@@ -21,7 +21,6 @@ from pyturingvi.refine.tails import LOOKED
 
 _FIRST_SIZES = {1: 8, 2: 6}  # nodes along each variable of a local, doubled where that changes something
 _FIRST_DRAWS = 128
-_MOST_NODES = 1 << 12  # of an integral
 
 
 def first_size(local_dim: int) -> int:
@@ -95,7 +94,7 @@ class Resolution:
         while True:
             double = 2 * integrals.size
             count = integrals.count(double)
-            if count > _MOST_NODES or refine_bytes(self.model.layout, count, 0) > available_memory():
+            if count > integrals.most or refine_bytes(self.model.layout, count, 0) > available_memory():
                 return integrals, [
                     f"The integrals over the locals still change with the number of nodes, which is {integrals.size}; "
                     "the locals may have tails or modes that no such nodes see."
