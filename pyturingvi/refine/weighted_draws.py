@@ -19,7 +19,6 @@ from pyturingvi.refine.proposals import (
     mixture_through,
     surrogate_through,
 )
-from pyturingvi.refine.refinement import EVEN_SHARE
 from pyturingvi.refine.tails import LEAST_MISSING, MOST_SLOPES, Ridge, Tails, find_ridges
 
 _ENOUGH = 0.5  # effective share of the draws from which no more are made
@@ -95,8 +94,7 @@ class WeightedDraws:
             self._add(tails.draw(half * min(len(tails.ridges), _MOST_RIDGES), source), tails)
         for _ in range(_ROUNDS):
             weights = importance_weights(self.log_ratios)
-            share = weights.ess / len(self.z)
-            even = share >= EVEN_SHARE or (share >= _ENOUGH and weights.k_hat <= _GOOD_K)
+            even = weights.ess >= _ENOUGH * len(self.z) and weights.k_hat <= _GOOD_K
             if weights.ess < _HOPELESS * n or (even and weights.sd_errors(self.z).max() <= _GOOD_SD):
                 break
             needed = draws_for(self.z.shape[1])
