@@ -237,6 +237,20 @@ def simulated_returns(seed: int) -> np.ndarray:
 NUTS = {0: ((0.9787, 0.0122), (0.2093, 0.0451)), 1: ((0.9922, 0.0061), (0.1584, 0.0308))}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_volatility_that_persists_refined_has_what_nuts_has(seed: int) -> None:
+    """README's table has the first."""
+    model = tv.models.StochasticVolatility(simulated_returns(seed)[:, None])
+    refined = tv.fit(model, engine="numpy", progress=False, refine=True)
+    assert refined.refined is not None
+    assert refined.refined.weighted
+    draws = refined.sample(20_000, local=False)
+    for name, (mean, sd) in zip(("phi", "tau"), NUTS[seed], strict=True):
+        assert abs(draws[name].mean() - mean) < 0.1 * sd
+        assert draws[name].std() == pytest.approx(sd, rel=0.07)
+
+
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_volatility_that_persists_is_found_where_nuts_finds_it(seed: int) -> None:
     """Within half a standard deviation of NUTS; the structured family takes it for days without a memory."""
