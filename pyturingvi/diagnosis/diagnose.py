@@ -127,7 +127,7 @@ def _of_refined(refined: Refinement, labels: list[str], *, with_others: bool) ->
     bound = {} if with_others else {"elbo": refined.bound, "elbo_error": refined.bound_error}
     far_out = [refined.endless_words] if refined.endless else []
     far_out += [refined.coarse_words] if refined.coarse else []
-    far_out += [words for words in [refined.vague_words(labels)] if words]
+    far_out += [words for words in (refined.doubt_words, refined.vague_words(labels)) if words]
     return {"spread": float(np.log(weights).std()), "far_out": far_out, **bound}
 
 

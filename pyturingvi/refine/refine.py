@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _CHECKED = 16  # globals at which integrals are compared with twice the nodes
 _LOCALS_AT = 128  # globals over which the locals' moments are taken
 _MOST_UPDATES = 1000
-_LARGEST_DOUBT = 0.5  # nats: ten times what is usual
 _USUAL_UPDATES, _USUAL_DRAWS = 60, 5000
 _SMALL = 50  # variables up to which a global term may be had by way of all log terms, a million times
 
@@ -211,11 +210,6 @@ class _Stepping:
         finer = self.nodes.at(2 * integrals.size)
         more = float((finer.log_density(few) - integrals.log_density(few)).mean())
         doubt = finer.doubt(z[resampled(weights, _CHECKED, generator(np, self.seed, SAMPLE_STREAM, 10))])
-        if doubt > _LARGEST_DOUBT:
-            self.problems.append(
-                f"The locals are far from normal given the globals: integrals over them may be off by {doubt:.2g} nats "
-                "from one value of the globals to another. tv.sample_nuts is the reference."
-            )
         evidence, error = draws.log_total()
         bound, bound_error = draws.bound()
         return Refinement(
@@ -228,7 +222,8 @@ class _Stepping:
             bound_error=bound_error,
             log_evidence=evidence + more,
             log_evidence_error=error,
-            integration_error=max(abs(more), doubt),
+            integration_error=abs(more),
+            doubt=doubt,
             n_nodes=integrals.size,
             n_steps=n_steps,
             tails=[model.global_labels[ridge.k] for ridge in draws.ridges],
@@ -261,6 +256,8 @@ class _Stepping:
             self.problems.append(found.endless_words)
         if found.coarse:
             self.problems.append(found.coarse_words)
+        if found.doubt_words:
+            self.problems.append(found.doubt_words)
         vague = found.vague_words(list(self.model.global_labels))
         if vague:
             self.problems.append(vague)

@@ -12,6 +12,7 @@ from pyturingvi.diagnosis.weights import ImportanceWeights, resampled
 
 _ARRAYS = ("draws", "weights")
 LARGEST_SD_ERROR = 0.15  # standard error of a standard deviation, as a share of it, above which that is told
+LARGEST_DOUBT = 0.5  # nats, where it is told: ten times what is usual
 EVEN_SHARE = 0.9  # from which weights are used whatever their tail looks like
 LEAST_SHARE = 0.1  # effective sample size over draws below which the weights are not used
 
@@ -36,8 +37,7 @@ class Refinement:
     log_evidence, log_evidence_error : float
         Estimate of the log marginal likelihood from the weights, with its standard error.
     integration_error : float
-        Nats by which the integrals with twice the nodes differ, all locals together; the estimates have it added. Of a
-        chain, at least the spread over the globals of what its integrals leave out.
+        Nats by which the integrals with twice the nodes differ, all locals together; the estimates have it added.
     n_nodes : int
         Nodes along each variable of a local, or draws of it, or pairs of draws of a chain of them.
     n_steps : int
@@ -49,6 +49,8 @@ class Refinement:
         Those of them whose density falls so slowly that a good part of it may lie farther out than was looked.
     coarse : list of str
         Globals far out along which the integrals over the locals still change with the number of nodes.
+    doubt : float
+        Nats: spread over the globals of what the integrals of a chain leave out, whatever the number of its draws.
     """
 
     draws: np.ndarray
@@ -66,6 +68,7 @@ class Refinement:
     tails: list[str] = field(default_factory=list)
     endless: list[str] = field(default_factory=list)
     coarse: list[str] = field(default_factory=list)
+    doubt: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Refinement: {self.words}>"
@@ -95,6 +98,16 @@ class Refinement:
             f"Far out along {', '.join(self.coarse)} the integrals over the locals still change with their number of "
             f"nodes, which is {self.n_nodes}, so that the standard deviations may be off. A larger n_nodes may do; "
             "tv.sample_nuts is the reference."
+        )
+
+    @property
+    def doubt_words(self) -> str:
+        """What is told of `doubt`; empty where it is small."""
+        if self.doubt <= LARGEST_DOUBT:
+            return ""
+        return (
+            "The locals are far from normal given the globals: integrals over them may be off by "
+            f"{self.doubt:.2g} nats from one value of the globals to another. tv.sample_nuts is the reference."
         )
 
     def vague_words(self, labels: list[str]) -> str:
