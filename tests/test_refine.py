@@ -647,7 +647,7 @@ def test_weights_have_a_bar_and_their_time_is_foreseen(
     monkeypatch.setattr(
         LocalIntegrals, "log_density_and_gradient", lambda self, z: (z_rows.append(len(z)), plain(self, z))[1]
     )
-    assert expected_seconds(fit) == pytest.approx((60 * 2 * 12 + 5000) / z_rows[0])
+    assert expected_seconds(fit) == pytest.approx((60 * 2 * 12 + 4000 + 300 * 6) / z_rows[0])
     monkeypatch.undo()
     nodes = Resolution(poisson, GlobalsAndLocals.of(fit.family.bind(poisson.layout), fit.params), 0, map)
     z = np.tile(fit.location[:6], (7, 1))

@@ -228,7 +228,8 @@ def _refined(fit: Fit, progress: bool, *, wanted: bool) -> Fit:
         check_refinable(fit.model, fit.family)
         seconds = expected_seconds(fit)
         if seconds > max(_LONG, _MANY_TIMES * fit.seconds):
-            note(f"{words} To correct them takes some {seconds / 60:.0f} minutes: --refine does it.")
+            long = "about a minute" if seconds < 90 else f"some {seconds / 60:.0f} minutes"
+            note(f"{words} To correct them takes {long}: --refine does it.")
             return fit
         note(f"{words} They are corrected now (--no-refine leaves them).")
         return refined(fit, progress=progress)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _CHECKED = 16  # globals at which integrals are compared with twice the nodes
 _LOCALS_AT = 128  # globals over which the locals' moments are taken
 _MOST_UPDATES = 1000
-_USUAL_UPDATES, _USUAL_DRAWS = 60, 5000
+_USUAL_UPDATES, _USUAL_DRAWS, _DRAWS_A_GLOBAL = 60, 4000, 300
 _SMALL = 50  # variables up to which a global term may be had by way of all log terms, a million times
 
 
@@ -99,7 +99,7 @@ def expected_seconds(fit: Fit) -> float:
         each = (time.perf_counter() - start) / len(z)
     n_samples = _settings(len(parts.mean), 0).n_samples
     assert isinstance(n_samples, int)
-    return each * (_USUAL_UPDATES * n_samples + _USUAL_DRAWS)
+    return each * (_USUAL_UPDATES * n_samples + _USUAL_DRAWS + _DRAWS_A_GLOBAL * len(parts.mean))
 
 
 def refine(fit: Fit, n_nodes: int | None, n_draws: int, seed: int, progress: bool, checkpoint: Path | None) -> Refined:
