@@ -191,12 +191,17 @@ def fit(
         several_starts=family is None,
         check_shape=not refine,  # its weights tell more
     )
+    held = found.starts.words if refine and found.starts is not None else None  # the posterior may hold them all
     for problem in found.warnings:
-        if problem not in told:
+        if problem not in told and problem != held:
             warnings.warn(f"{model.label}: {problem}", ConvergenceWarning, stacklevel=2)
     for advice in found.advice:
         warnings.warn(f"{model.label}: {advice}", RefineWarning, stacklevel=2)
-    return refined(found, progress=progress) if refine else found
+    if refine:
+        found = refined(found, progress=progress)
+    if held in found.warnings:
+        warnings.warn(f"{model.label}: {held}", ConvergenceWarning, stacklevel=2)
+    return found
 
 
 def refined(fit: Fit, *, progress: bool) -> Fit:
