@@ -131,16 +131,13 @@ class Fit(Draws):
         """The ELBO trace: columns iteration, elbo, std_error (Monte Carlo), seconds."""
         import pandas as pd
 
-        frame = pd.DataFrame(self._rows, columns=["iteration", "elbo", "std_error", "seconds"])
-        return frame.astype({"iteration": int, "elbo": float, "std_error": float, "seconds": float})
+        return pd.DataFrame(self._elbo_columns())
 
-    def _elbo_columns(self) -> dict[str, list[Any]]:
-        """The columns of `elbo` as lists: for files, which a sweep's worker writes without loading pandas."""
+    def _elbo_columns(self) -> dict[str, np.ndarray]:
+        """The columns of `elbo`: for files too, which a sweep's worker writes without loading pandas."""
         columns = list(zip(*self._rows, strict=True)) or [()] * 4
         kinds = {"iteration": int, "elbo": float, "std_error": float, "seconds": float}
-        return {
-            name: [kind(one) for one in column] for (name, kind), column in zip(kinds.items(), columns, strict=True)
-        }
+        return {name: np.array(one, dtype=kind) for (name, kind), one in zip(kinds.items(), columns, strict=True)}
 
     @property
     def last_elbo(self) -> float:

@@ -55,12 +55,12 @@ def test_moments_neighbours_and_draws_are_those_of_the_smoother() -> None:
     covariance = np.linalg.inv(np.exp(0.4) * problem.chain + np.exp(1.8) * np.eye(24))
     mean = np.exp(1.8) * covariance @ problem.x
     blocks = covariance.reshape(12, 2, 12, 2)
-    found, spread = integrals.moments(z)
+    found, spread, lagged = integrals.moments_and_neighbours(z)
     np.testing.assert_allclose(found.ravel(), mean, atol=1e-6)
     for n in range(12):
         np.testing.assert_allclose(spread[0, n], blocks[n, :, n], atol=1e-4)
     for n in range(1, 12):
-        np.testing.assert_allclose(integrals.neighbours(z)[0, n - 1], blocks[n, :, n - 1], atol=1e-4)
+        np.testing.assert_allclose(lagged[0, n - 1], blocks[n, :, n - 1], atol=1e-4)
     n_draws = 4000
     draws = integrals.draw(np.repeat(z, n_draws, axis=0), np.random.default_rng(3))
     error = np.sqrt(np.diag(covariance) / n_draws)

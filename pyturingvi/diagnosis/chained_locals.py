@@ -3,7 +3,8 @@
 Given the globals z, the locals have a Gaussian `q(y | z)` that maximizes `E log p(z, y, x) - E log q(y | z)`: its mean
 is where the mean slope is 0, its precision minus the mean curvature (`chain_curvature`). That bound is below the log
 integral by half the variance of `log p - log q` under q and smaller terms; draws of q, the same for all z, give the
-mean and the variance. The slope of the bound in z is the mean of that of log p, since q is the best for each z.
+mean and the variance. The slope of the bound in z is the mean of that of log p, since q is the best for each z, but
+for what a Newton step would still move.
 
 Draws come in pairs on opposite sides. Their noise is orthogonal from each local to those around it, so that means of
 whatever is quadratic in neighbours are exact.
@@ -94,14 +95,17 @@ class ChainedLocals(IntegratedDensity):
         return 2 * size
 
     def moments(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = self._nearest(z)
-        spread = self._spread(found)
-        return found.centre, np.einsum("mnik,mnjk->mnij", spread, spread) / spread.shape[3]
+        return self.moments_and_neighbours(z)[:2]
 
-    def neighbours(self, z: np.ndarray) -> np.ndarray:
-        """Covariance (m, N - 1, d_y, d_y) of each local (rows) with the one before it, given the globals."""
-        spread = self._spread(self._nearest(z))
-        return np.asarray(np.einsum("mnik,mnjk->mnij", spread[:, 1:], spread[:, :-1]) / spread.shape[3])
+    def moments_and_neighbours(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The moments, and the covariance (m, N - 1, d_y, d_y) of each local (rows) with the one before it."""
+        found = self._nearest(z)
+        spread = np.stack([found.spread(k, self._noise) for k in range(len(z))]).reshape(len(z), *self._shape, -1)
+        own, lagged = (
+            np.einsum("mnik,mnjk->mnij", spread[:, first:], spread[:, : len(spread[0]) - first]) / spread.shape[3]
+            for first in (0, 1)
+        )
+        return found.centre, own, lagged
 
     def moved(self, mean: np.ndarray, scale: np.ndarray) -> GlobalsAndLocals:
         """Where the chain is to be looked for with the globals at `mean + scale u`: what `parts` is for others."""
@@ -205,18 +209,9 @@ class ChainedLocals(IntegratedDensity):
         np.subtract(centre, moves, out=points[len(moves) :, len(z) :])
         return points
 
-    def _spread(self, found: _Chains) -> np.ndarray:
-        """Where draws of one side lie (m, N, d_y, n), from the mean."""
-        noise = self._noise
-        spread = np.stack([found.spread(k, noise) for k in range(len(found.factors))])
-        return spread.reshape(len(spread), *self._shape, -1)
-
     # ---- the nearest Gaussian -----------------------------------------------------------------------------
     def _start(self, z: np.ndarray) -> np.ndarray:
-        parts = self.parts
-        noise = np.linalg.solve(parts.scale, (z - parts.mean).T).T
-        found = (parts.local_mean + noise @ parts.border).reshape(len(z), *self._shape)
-        return np.asarray(found + self._offset)
+        return np.asarray(self.parts.local_means(z) + self._offset)
 
     def _nearest(self, z: np.ndarray, rounds: int = _ROUNDS) -> _Chains:
         """The best q(y | z) for rows of z, by Newton's method; steps that lead away are shortened.

@@ -126,9 +126,8 @@ class LocalIntegrals(IntegratedDensity):
 
     def at(self, z: np.ndarray) -> Integrals:
         """The integrals at z (m, d_z), all at once."""
-        layout, parts, rule = self.model.layout, self.parts, self.rule
-        noise = np.linalg.solve(parts.scale, (z - parts.mean).T).T
-        centre = (parts.local_mean + noise @ parts.border).reshape(len(z), layout.n_local, layout.local_dim)
+        parts, rule = self.parts, self.rule
+        centre = parts.local_means(z)
         scale = np.broadcast_to(parts.local_scale, (len(z), *parts.local_scale.shape))
         total, shares = self.sums(z, centre, scale)
         todo = np.arange(len(z))

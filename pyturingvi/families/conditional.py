@@ -55,6 +55,11 @@ class GlobalsAndLocals:
         """Standard deviations (N, d_y) of the locals given the globals."""
         return np.asarray(np.linalg.norm(self.local_scale, axis=2))
 
+    def local_means(self, z: np.ndarray) -> np.ndarray:
+        """Means (m, N, d_y) of the locals given the globals z (m, d_z)."""
+        noise = np.linalg.solve(self.scale, (z - self.mean).T).T
+        return np.asarray((self.local_mean + noise @ self.border).reshape(len(z), *self.local_scale.shape[:2]))
+
     def structured_flat(self) -> np.ndarray:
         """Flat parameters (p,) of the structured family's member with this location and scale."""
         d_z, d_y = len(self.mean), self.local_scale.shape[1]

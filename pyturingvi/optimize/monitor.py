@@ -15,6 +15,7 @@ import numpy as np
 from pyturingvi.errors import InputError, OutputError
 from pyturingvi.support.archive import damaged, read_archive, write_archive
 from pyturingvi.support.interrupts import DeferredInterrupt
+from pyturingvi.support.progress_bar import progress_bar
 
 _CHECKPOINT = "checkpoint"
 
@@ -87,16 +88,8 @@ class RunMonitor:
         self._start = self._last_tick = self._last_checkpoint = time.perf_counter()
         self.interrupt.__enter__()
         if self._progress:
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(
-                total=self.n_iterations,
-                initial=self._shown,
-                desc=f"{self.description['model']} {self.description['family']['family']}",
-                unit="it",
-                dynamic_ncols=True,
-                mininterval=0.2 if sys.stderr.isatty() else 10.0,  # a log file wants few lines
-            )
+            words = f"{self.description['model']} {self.description['family']['family']}"
+            self._bar = progress_bar(words, "it", True, total=self.n_iterations, initial=self._shown)
             if self.rows:
                 self._bar.set_postfix_str(f"ELBO {self.rows[-1][1]:.6g}", refresh=False)
         return self

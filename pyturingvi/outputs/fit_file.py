@@ -76,7 +76,7 @@ def write_fit(fit: Fit, path: str | os.PathLike[str]) -> Path:
     if fit.refined is not None:
         header["refined"], weighted = fit.refined.to_state()
         arrays |= weighted
-    rows = np.array(list(fit._elbo_columns().values()), dtype=np.float64).T
+    rows = np.column_stack(list(fit._elbo_columns().values()))
     try:
         write_archive(target, header, {"params": fit.params, "elbo": rows, **arrays})
     except OSError as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from pyturingvi.support.progress_bar import progress_bar
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,7 @@ class NutsRun:
 
 def bar_of(label: str, total: int, progress: bool) -> Any:
     """A progress bar over the steps of a run."""
-    from tqdm.auto import tqdm
-
-    shown = progress and sys.stderr is not None  # a program without a console has none
-    interval = 0.2 if shown and sys.stderr.isatty() else 10.0  # a log file wants few lines
-    return tqdm(
-        total=total,
-        desc=f"{label} NUTS",
-        unit="step",
-        dynamic_ncols=True,
-        mininterval=interval,
-        disable=not shown,
-    )
+    return progress_bar(f"{label} NUTS", "step", progress, total=total)
 
 
 def show(bar: Any, done: int, words: str) -> None:

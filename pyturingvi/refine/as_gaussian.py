@@ -40,15 +40,18 @@ def as_gaussian(
     square, inner, lagged = np.zeros((n, d_y, d_y)), np.zeros((n, d_y, d_y)), np.zeros((max(n - 1, 0), d_y, d_y))
     first = 0
     for part in integrals.chunks(z):
-        means, covariances = integrals.moments(part)
+        if chained and isinstance(integrals, ChainedLocals):
+            means, covariances, between = integrals.moments_and_neighbours(part)
+            lagged += between.sum(axis=0)
+        else:
+            means, covariances = integrals.moments(part)
         rest = means - (parts.local_mean + (part - parts.mean) @ slopes).reshape(means.shape)
         total += rest.sum(axis=0).ravel()
         along += centred[first : first + len(part)].T @ rest.reshape(len(part), -1)
         first += len(part)
         square += np.einsum("mni,mnj->nij", rest, rest)
         inner += covariances.sum(axis=0)
-        if chained and isinstance(integrals, ChainedLocals):
-            lagged += integrals.neighbours(part).sum(axis=0)
+        if chained:
             lagged += np.einsum("mni,mnj->nij", rest[:, 1:], rest[:, :-1])
     total /= len(z)
     offset = parts.local_mean + (mean - parts.mean) @ slopes + total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from pyturingvi.models.base import Model
 from pyturingvi.optimize.memory import available_memory, refine_bytes
 from pyturingvi.refine.proposals import Gaussian
 from pyturingvi.refine.tails import LOOKED
+from pyturingvi.support.progress_bar import progress_bar
 
 _FIRST_SIZES = {1: 8, 2: 6}  # nodes along each variable of a local, doubled where that changes something
 _FIRST_DRAWS = 128
@@ -58,11 +58,7 @@ class Resolution:
     @contextmanager
     def bar(self, words: str, progress: bool) -> Iterator[None]:
         """While in this context, a progress bar counts the globals at which the locals have been integrated out."""
-        from tqdm.auto import tqdm
-
-        shown = progress and sys.stderr is not None  # a program without a console has none
-        interval = 0.2 if shown and sys.stderr.isatty() else 10.0  # a log file wants few lines
-        with tqdm(desc=words, unit="row", dynamic_ncols=True, mininterval=interval, delay=1, disable=not shown) as bar:
+        with progress_bar(words, "row", progress, delay=1) as bar:
             self._bar = bar
             try:
                 yield

@@ -105,7 +105,7 @@ def _run(task: Task, folder: SweepFolder, goes_on: Callable[[], bool]) -> Report
     # the last estimate of a cell that was stopped may be one of fewer draws, or one that it would not have made
     if interrupt.requested or found.status == "interrupted" or (found.status == "diverged" and not goes_on()):
         return Report("stopped")
-    columns = found._elbo_columns()
+    columns = {key: column.tolist() for key, column in found._elbo_columns().items()}
     trace = {key: columns[key] for key in TRACE}
     timing |= {"seconds": found.seconds, "trace_seconds": columns["seconds"], "versions": found.versions}
     publish(folder.timing_file(task.name), json_text(timing))
